@@ -1,0 +1,37 @@
+"""What a scorer needs of a model, however it was loaded."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Kind = Literal["masked", "causal"]
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A model with its tokenizer, ready to score: on its device, in evaluation mode."""
+
+    name: str
+    kind: Kind
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    fingerprint: str  # of the weights, 16 hex digits
+    tokenizer_fingerprint: str
+    language_id: int | None = None  # XLM's `langs`; None for every model without them
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    def inputs(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The keyword arguments of a forward pass over `input_ids`, (batch, tokens)."""
+        given = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
+        if self.language_id is not None:
+            given["langs"] = torch.full_like(input_ids, self.language_id)
+        return given

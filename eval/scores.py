@@ -1,0 +1,157 @@
+"""The Score table: what every scorer gives and all statistics take.
+
+One row per pair, float64, in Parquet; how it was made stands in the file's metadata. The
+file carries the Pair table's columns too, so that it can be analysed on its own.
+"""
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eval.errors import RequestError
+from eval.pairs import benchmark_hash, pair_id
+
+#: What a scorer adds to the Pair table's columns.
+SCORE_COLUMNS = ("score_more", "score_less", "shared_tokens", "length_more", "length_less")
+_META_KEY = b"mitigate"
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A Score table and how it was made.
+
+    `table`: the Pair table's columns and SCORE_COLUMNS; scores are natural-log likelihoods
+    summed over the shared tokens. `meta`: scorer, scorer_version, benchmark, benchmark_hash,
+    model, model_fingerprint, tokenizer_fingerprint, kind, bos_policy, dtype, alignment,
+    lowercase, rows_used, rows_left_out, versions.
+    """
+
+    table: pd.DataFrame
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def margin(self) -> np.ndarray:
+        """log-likelihood of the stereotyped sentence minus that of the other, in nats. (pairs,)"""
+        return (self.table["score_more"] - self.table["score_less"]).to_numpy(float)
+
+
+def write(scores: Scores, path: Path) -> None:
+    """Write a Score table beside its place and move it in, so that no torn file is ever seen."""
+    table = pa.Table.from_pandas(scores.table, preserve_index=False)
+    meta = {**(table.schema.metadata or {}), _META_KEY: json.dumps(scores.meta).encode()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        pq.write_table(table.replace_schema_metadata(meta), temporary)
+        os.replace(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def read(path: Path) -> Scores:
+    """Read a Score table, ours (Parquet) or per-pair scores as published (CSV).
+
+    Raises:
+        RequestError: the file is missing or is not a Score table.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise RequestError(f"no score file {path}")
+    if path.suffix.lower() == ".csv":
+        return _read_published(path)
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise RequestError(f"{path} is not a Parquet file: {error}") from error
+    meta = (table.schema.metadata or {}).get(_META_KEY)
+    if meta is None:
+        raise RequestError(f"{path} is Parquet, but not a Score table written by this tool")
+    return Scores(table.to_pandas(), json.loads(meta))
+
+
+def _read_published(path: Path) -> Scores:
+    """Read per-pair scores as the scripts of Dutch CrowS-Pairs publish them.
+
+    Columns `id, sent_more, sent_less, sent_more_score, sent_less_score, score,
+    stereo_antistereo, bias_type`; one published file is separated by `;`, the others by `,`.
+    Scores are rounded to three decimals in the files. (2507.16442, §4.1)
+    """
+    first = path.open(encoding="utf-8").readline()
+    separator = ";" if first.count(";") > first.count(",") else ","
+    rows = pd.read_csv(path, sep=separator, encoding="utf-8")
+    needed = ["sent_more", "sent_less", "sent_more_score", "sent_less_score", "bias_type"]
+    missing = [column for column in needed if column not in rows]
+    if missing:
+        raise RequestError(
+            f"{path} is not a published score file: no column {', '.join(missing)}; "
+            f"there are: {', '.join(rows.columns)}"
+        )
+    name = "published"
+    ids = [
+        pair_id(name, row, more, less)
+        for row, (more, less) in enumerate(
+            zip(rows["sent_more"], rows["sent_less"], strict=True)
+        )
+    ]
+    table = pd.DataFrame(
+        {
+            "pair_id": ids,
+            "benchmark": name,
+            "language": "",
+            "group": rows["bias_type"],
+            "group_label": rows["bias_type"],
+            "counterfactual": "",
+            "stereotype_id": ids,  # the file names no stereotype: each pair stands alone
+            "template": "",
+            "sent_more": rows["sent_more"],
+            "sent_less": rows["sent_less"],
+            "score_more": rows["sent_more_score"].astype(float),
+            "score_less": rows["sent_less_score"].astype(float),
+            "shared_tokens": 0,
+            "length_more": 0,
+            "length_less": 0,
+        }
+    )
+    meta = {
+        "scorer": "published",
+        "scorer_version": "dutch-crows-pairs",
+        "benchmark": name,
+        "benchmark_hash": benchmark_hash(table["pair_id"]),
+        "model": path.stem.removeprefix("results_"),
+    }
+    return Scores(table, meta)
+
+
+#: What two Score tables must share to be compared; a difference is named.
+COMPARABLE = ("benchmark_hash", "scorer", "scorer_version", "alignment", "lowercase")
+
+
+def check_comparable(before: Scores, after: Scores) -> None:
+    """Refuse to compare two Score tables that measure different things.
+
+    Raises:
+        RequestError: names each key of COMPARABLE that differs, with both values.
+    """
+    differing = [key for key in COMPARABLE if before.meta.get(key) != after.meta.get(key)]
+    if differing:
+        said = "; ".join(
+            f"{key}: {before.meta.get(key)} before, {after.meta.get(key)} after"
+            for key in differing
+        )
+        raise RequestError(f"the two score tables can't be compared: {said}")
+
+
+def align(before: Scores, after: Scores) -> tuple[Scores, Scores]:
+    """Check that the two are comparable and bring `after` into the order of `before`."""
+    check_comparable(before, after)
+    order = after.table.set_index("pair_id").loc[before.table["pair_id"]].reset_index()
+    return before, Scores(order[list(after.table.columns)], after.meta)

@@ -1,0 +1,467 @@
+"""A recipe as typed dataclasses, and the one place where a command line becomes one.
+
+Hydra composes the groups (`recipe`, `model`, `corpus`, `benchmark`, `method`, `launch`); the
+values that a user overrides are checked against the dataclasses below, key by key and type
+by type, before a weight is read, a tracker starts or a folder is made.
+"""
+
+import dataclasses
+import difflib
+import functools
+import typing
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType, QuotedString
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from corpora import CorpusSettings
+from eval.benchmarks import BenchmarkSettings
+from eval.errors import RequestError
+from eval.inference import InferenceSettings
+from eval.scorers import ScoreSettings
+
+RECIPES = Path(__file__).resolve().parents[1] / "recipes"
+GROUPS = ("recipe", "model", "corpus", "benchmark", "method", "launch")
+#: Groups of which several may be chosen at once; their settings stand under their names.
+NAMED_GROUPS = ("corpus", "benchmark")
+
+
+@dataclass
+class ModelSettings:
+    """Which model, and how it is loaded. Facts (size, licence, paper) go into the manifest."""
+
+    name: str = ""
+    hub: str | None = None  # hub id
+    path: str | None = None  # a local folder, instead of the hub
+    adapter: str | None = None  # a folder with a peft adapter on top
+    revision: str | None = None
+    kind: str = "auto"  # auto: by the config's architecture; masked; causal
+    dtype: str = "auto"  # auto: fp32, the exact one; float32, bfloat16, float16
+    device: str = "auto"  # auto: the first accelerator there is, else the CPU
+    trust_remote_code: bool = False
+    langs: str | None = None  # XLM's language, whose id goes into every forward pass
+    lora_targets: list[str] = field(default_factory=list)  # the architecture's attention inputs
+    sample: str | None = None  # built here from the embedded world of this language
+    gguf_package: str | None = None  # an installed package that carries the weights as GGUF
+    size: str = ""
+    languages: list[str] = field(default_factory=list)
+    licence: str = ""
+    gated: bool = False  # the hub asks to accept a licence first
+    paper: str = ""
+
+
+@dataclass
+class LoraSettings:
+    """LoRA (Hu et al. 2021) through peft."""
+
+    r: int = 8
+    alpha: int = 16
+    dropout: float = 0.0
+    targets: list[str] = field(default_factory=list)  # empty: the model's `lora_targets`
+
+
+@dataclass
+class MethodSettings:
+    """A mitigation. The defaults are the German paper's settings (2608.30884, §3.4)."""
+
+    name: str = ""
+    module: str = "continued"  # the file in mitigate/methods
+    lr: float = 2e-5
+    epochs: float = 3
+    max_steps: int = -1  # -1: as many as the epochs make
+    batch: int = 8  # texts a forward pass, over all processes together
+    accumulation: int = 10  # forward passes an update
+    eval_steps: int = 500
+    save_steps: int = 500
+    keep: str = "best"  # best (by validation loss) or last
+    block: int = 256  # tokens a training row at most
+    mask_share: float = 0.15  # masked models: share of tokens that are predicted
+    warmup_steps: int = 0
+    weight_decay: float = 0.0
+    scheduler: str = "linear"
+    lora: LoraSettings | None = None  # None: every weight is trained
+
+
+@dataclass
+class LaunchSettings:
+    """How processes are started; `auto` takes whatever launcher there is as it is."""
+
+    name: str = "auto"
+    launcher: str = "none"  # none, torchrun, accelerate
+    processes: int | None = None  # None: as many as the launcher made
+    cpu: bool = False
+    arguments: list[str] = field(default_factory=list)  # for the launcher
+
+
+@dataclass
+class RetentionSettings:
+    """On what text a model must still be a language model."""
+
+    sentences: int = 200  # neutral held-out sentences, and as many of the corpus's own
+    max_tokens: int = 64  # a text's first tokens that count
+
+
+@dataclass
+class TrackingSettings:
+    """W&B; `auto` is online where a key is found and offline elsewhere, never a prompt."""
+
+    mode: str = "auto"  # auto, online, offline, disabled
+    project: str = "mitigate"
+    entity: str | None = None
+
+
+@dataclass
+class RunSettings:
+    """Where the run's folder lies."""
+
+    dir: str | None = None  # this folder; an unfinished run in it goes on
+    root: str = "runs"  # else a new one in here
+
+
+@dataclass
+class Recipe:
+    """Everything that decides a run."""
+
+    name: str = ""
+    description: str = ""
+    placebo: bool = False  # trained on text with the same tilt: what a run's own noise does
+    seed: int = 0
+    allow_contaminated: bool = False  # go on although the corpus holds benchmark sentences
+    model: ModelSettings = field(default_factory=ModelSettings)
+    corpus: dict[str, CorpusSettings] = field(default_factory=dict)
+    benchmark: dict[str, BenchmarkSettings] = field(default_factory=dict)
+    method: MethodSettings = field(default_factory=MethodSettings)
+    launch: LaunchSettings = field(default_factory=LaunchSettings)
+    score: ScoreSettings = field(default_factory=ScoreSettings)
+    inference: InferenceSettings = field(default_factory=InferenceSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
+    tracking: TrackingSettings = field(default_factory=TrackingSettings)
+    run: RunSettings = field(default_factory=RunSettings)
+
+
+#: Keys whose values come from a short list.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "model.kind": ("auto", "masked", "causal"),
+    "model.dtype": ("auto", "float32", "bfloat16", "float16"),
+    "method.keep": ("best", "last"),
+    "method.scheduler": ("linear", "cosine", "constant", "constant_with_warmup"),
+    "launch.launcher": ("none", "torchrun", "accelerate"),
+    "score.alignment": ("tokens", "words"),
+    "score.lowercase": ("auto", "true", "false"),
+    "score.overlong": ("error", "skip", "truncate"),
+    "inference.correction": ("holm",),
+    "inference.ties": ("half", "exclude", "reference"),
+    "tracking.mode": ("auto", "online", "offline", "disabled"),
+}
+
+#: Keys of older transformers, or of its own arguments, and what to write here.
+RENAMED = {
+    "learning_rate": "method.lr",
+    "num_train_epochs": "method.epochs",
+    "per_device_train_batch_size": "method.batch",
+    "gradient_accumulation_steps": "method.accumulation",
+    "warmup_ratio": "method.warmup_steps",
+    "overwrite_output_dir": "run.dir",
+    "output_dir": "run.dir",
+    "logging_dir": "run.dir",
+    "save_safetensors": "nothing: weights are always safetensors",
+    "no_cuda": "model.device=cpu",
+    "group_by_length": "nothing: batches are made by the method",
+    "tokenizer": "model.path",
+}
+
+
+def from_words(words: Sequence[str], *, recipe: str | None) -> Recipe:
+    """Turn a command's `key=value` words into a checked recipe.
+
+    `recipe`: the one to take when the words name none; None for none at all.
+
+    Raises:
+        RequestError: an unknown group, choice or key, or a value of a wrong type.
+    """
+    choices, values = _split(words)
+    if "recipe" not in choices:
+        choices["recipe"] = recipe
+    if "model" not in choices and any(key in ("model.path", "model.hub") for key, _ in values):
+        # The facts of the recipe's own model are not those of the one that is given.
+        choices["model"] = "custom"
+    composed = _compose(choices)
+    for group in NAMED_GROUPS:
+        # A recipe's values for a corpus that the user has replaced name nothing any more.
+        chosen = composed.get(group) or {}
+        composed[group] = {name: node for name, node in chosen.items() if node.get("name")}
+    unknown = _unknown_key(composed, Recipe)
+    if unknown:
+        raise RequestError(f"recipe {choices['recipe']}: {unknown}")
+    for key, value in values:
+        for target in _targets(key, composed):
+            OmegaConf.update(composed, target, value, force_add=True)
+    return _typed(composed)
+
+
+def resolved_yaml(recipe: Recipe) -> str:
+    """The recipe with everything filled in, as YAML; `from_yaml` reads it back."""
+    return OmegaConf.to_yaml(OmegaConf.structured(recipe))
+
+
+def from_yaml(text: str) -> Recipe:
+    """Read what `resolved_yaml` wrote."""
+    return _typed(typing.cast(DictConfig, OmegaConf.create(text)))
+
+
+def differing_keys(ours: Recipe, theirs: Recipe, ignore: Iterable[str] = ()) -> list[str]:
+    """The dotted keys in which two recipes differ, but for those under the prefixes `ignore`."""
+    left, right = _flat(dataclasses.asdict(ours)), _flat(dataclasses.asdict(theirs))
+    return sorted(
+        key
+        for key in left.keys() | right.keys()
+        if left.get(key) != right.get(key) and not key.startswith(tuple(ignore))
+    )
+
+
+def available(group: str) -> list[str]:
+    """The names that a group offers, sorted."""
+    return sorted(path.stem for path in (RECIPES / group).glob("*.yaml"))
+
+
+def nearest(word: str, names: Iterable[str]) -> str:
+    """', did you mean X?' where something is near, else the list, to end an error with."""
+    names = list(names)
+    close = difflib.get_close_matches(word, names, n=2, cutoff=0.6)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"there are: {', '.join(names)}"
+
+
+def _split(words: Sequence[str]) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
+    """Sort words into choices of groups and values of keys, with the keys checked."""
+    parser = OverridesParser.create()
+    choices: dict[str, Any] = {}
+    values: list[tuple[str, Any]] = []
+    for word in words:
+        override = _parse(parser, word)
+        key, value = override.key_or_group, _plain(override.value())
+        if key in GROUPS:
+            names = value if isinstance(value, list) else [value]
+            if len(names) > 1 and key not in NAMED_GROUPS:
+                raise RequestError(f"{word}: one {key} at a time")
+            for name in names:
+                if str(name) not in available(key):
+                    hint = nearest(str(name), available(key))
+                    raise RequestError(f"no {key} named {name}; {hint}")
+            choices[key] = value
+        else:
+            values.append((key, value))
+    return choices, values
+
+
+def _parse(parser: OverridesParser, word: str) -> Override:
+    """Parse one word; what Hydra's grammar can't read is answered with its quoted form."""
+    key, equals, value = word.partition("=")
+    if not equals:
+        raise RequestError(f"'{word}' is not key=value")
+    try:
+        override = parser.parse_override(word)
+    except HydraException as error:
+        raise RequestError(
+            f"{key}: this value needs quotes: {key}='\"{value}\"' (quotes inside quotes)"
+        ) from error
+    if override.type is not OverrideType.CHANGE:
+        raise RequestError(f"'{word}': write {key.lstrip('+~')}=… without + or ~")
+    if override.is_sweep_override():
+        raise RequestError(
+            f"{key}: commas mean a sweep; a list is {key}=[{value}], "
+            f"a text with commas {key}='\"{value}\"'"
+        )
+    return override
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, QuotedString):
+        return value.text
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    return value
+
+
+def _compose(choices: dict[str, Any]) -> DictConfig:
+    """Let Hydra compose the groups, without touching folder, logging or working directory."""
+    overrides = []
+    for group, choice in choices.items():
+        said = f"[{','.join(choice)}]" if isinstance(choice, list) else choice or "null"
+        overrides.append(f"{group}={said}")
+    try:
+        with initialize_config_dir(config_dir=str(RECIPES), version_base=None):
+            composed = compose("config", overrides=overrides)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise RequestError(f"recipe {choices['recipe']}: {_first_line(error)}") from error
+    OmegaConf.set_struct(composed, False)
+    return composed
+
+
+def _targets(key: str, composed: DictConfig) -> list[str]:
+    """The full keys that a user's key means.
+
+    `benchmark.limit` means the limit of every chosen benchmark; a path belongs to one, so
+    with several chosen it must say which (`benchmark.survey_de.path`).
+    """
+    group, _, rest = key.partition(".")
+    if group in NAMED_GROUPS and rest:
+        names = list(composed[group])
+        first, _, inner = rest.partition(".")
+        if first in names:
+            _check_key(key, inner, _item_type(group))
+            return [key]
+        _check_key(key, rest, _item_type(group), also=names)
+        if len(names) > 1 and "path" in rest:
+            raise RequestError(
+                f"{key}: there are several; say which: "
+                + ", ".join(f"{group}.{name}.{rest}" for name in names)
+            )
+        return [f"{group}.{name}.{rest}" for name in names]
+    _check_key(key, key, Recipe)
+    return [key]
+
+
+def _item_type(group: str) -> type:
+    return {"corpus": CorpusSettings, "benchmark": BenchmarkSettings}[group]
+
+
+@functools.cache
+def _fields(schema: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(schema)
+    return {item.name: hints[item.name] for item in dataclasses.fields(schema)}
+
+
+def _dataclass_of(hint: Any) -> type | None:
+    """The dataclass in a type such as `LoraSettings | None`, if there is one."""
+    for candidate in (hint, *typing.get_args(hint)):
+        if dataclasses.is_dataclass(candidate):
+            return typing.cast(type, candidate)
+    return None
+
+
+def _check_key(said: str, key: str, schema: type, also: Iterable[str] = ()) -> None:
+    """Raise unless the dotted `key` is one of `schema`, with the nearest that is."""
+    first, _, rest = key.partition(".")
+    fields = _fields(schema)
+    if first not in fields:
+        if first in RENAMED:
+            raise RequestError(f"no key {said}; here it is {RENAMED[first]}")
+        prefix = said[: len(said) - len(key)]
+        names = [prefix + name for name in (*fields, *also)]
+        # A key that is right elsewhere (`lr` for `method.lr`) is the likeliest slip of all.
+        deep = [name for name in all_keys() if name.rpartition(".")[2] == first]
+        raise RequestError(f"no key {said}; {nearest(prefix + first, deep or names)}")
+    inner = _dataclass_of(fields[first])
+    if rest and inner is not None:
+        _check_key(said, rest, inner)
+    elif rest and typing.get_origin(fields[first]) is not dict:
+        raise RequestError(f"no key {said}; {said[: -len(rest) - 1]} is a single value")
+    elif not rest and inner is not None and schema is Recipe:
+        names = [f"{said}.{name}" for name in _fields(inner)]
+        raise RequestError(f"{said} is a group of keys: {', '.join(names)}")
+
+
+@functools.cache
+def all_keys() -> tuple[str, ...]:
+    """Every dotted key a user may override."""
+
+    def walk(prefix: str, schema: type) -> Iterable[str]:
+        for name, hint in _fields(schema).items():
+            inner = _dataclass_of(hint)
+            if inner is None:
+                yield prefix + name
+            else:
+                yield from walk(f"{prefix}{name}.", inner)
+
+    return tuple(walk("", Recipe))
+
+
+def _unknown_key(node: Any, schema: type, prefix: str = "") -> str:
+    """What a composed tree has that the schema has not, said in one line; '' for nothing."""
+    fields = _fields(schema)
+    for name, value in node.items():
+        if name not in fields:
+            return f"no key {prefix}{name}; {nearest(prefix + name, [prefix + f for f in fields])}"
+        if not isinstance(value, DictConfig):
+            continue
+        inner = _dataclass_of(fields[name])
+        if typing.get_origin(fields[name]) is dict:
+            if inner is None:
+                continue
+            for item, content in value.items():
+                found = _unknown_key(content, inner, f"{prefix}{name}.{item}.")
+                if found:
+                    return found
+        elif inner is not None:
+            found = _unknown_key(value, inner, f"{prefix}{name}.")
+            if found:
+                return found
+    return ""
+
+
+def _typed(composed: DictConfig) -> Recipe:
+    """Merge into the schema, which checks the types, and check the values' ranges."""
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(Recipe), composed)
+        recipe = typing.cast(Recipe, OmegaConf.to_object(merged))
+    except OmegaConfBaseException as error:
+        key = getattr(error, "full_key", None) or "recipe"
+        raise RequestError(f"{key}: {_first_line(error)}") from error
+    flat = _flat(dataclasses.asdict(recipe))
+    for key, allowed in CHOICES.items():
+        if flat[key] not in allowed:
+            raise RequestError(f"{key}={flat[key]}: {nearest(str(flat[key]), allowed)}")
+    _check_ranges(recipe)
+    return recipe
+
+
+def _check_ranges(recipe: Recipe) -> None:
+    method = recipe.method
+    positive = {
+        "method.lr": method.lr,
+        "method.batch": method.batch,
+        "method.accumulation": method.accumulation,
+        "method.eval_steps": method.eval_steps,
+        "method.save_steps": method.save_steps,
+        "method.block": method.block,
+        "score.batch_tokens": recipe.score.batch_tokens,
+        "inference.resamples": recipe.inference.resamples,
+        "retention.sentences": recipe.retention.sentences,
+    }
+    for key, value in positive.items():
+        if not value > 0:
+            raise RequestError(f"{key}={value}: must be more than 0")
+    if not 0 < method.mask_share < 1:
+        raise RequestError(f"method.mask_share={method.mask_share}: must lie between 0 and 1")
+    if method.max_steps == 0 or method.max_steps < -1:
+        raise RequestError(f"method.max_steps={method.max_steps}: more than 0, or -1 for no limit")
+    if method.keep == "best" and method.save_steps % method.eval_steps:
+        raise RequestError(
+            f"method.save_steps={method.save_steps} must be a multiple of "
+            f"method.eval_steps={method.eval_steps} to keep the best; or method.keep=last"
+        )
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0].rstrip(".")
