@@ -1,0 +1,76 @@
+"""What a person sees, and what every process of a run shares: progress, caches, ranks."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from filelock import FileLock
+from platformdirs import user_cache_path
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+#: Where people read: standard error, so that standard output holds results alone.
+messages = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def rank() -> int:
+    """This process's number among those of the run; 0 without a launcher."""
+    return int(os.environ.get("RANK", 0))
+
+
+def world_size() -> int:
+    """How many processes the launcher started."""
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def say(text: str) -> None:
+    """Print a line for the person at the terminal, once, whatever the number of processes."""
+    if rank() == 0:
+        messages.print(text, markup=False)
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar with the time left, on the main process; yields `report(done, total)`."""
+    if rank() != 0:
+        yield lambda done, total: None
+        return
+    bar = Progress(
+        TextColumn("{task.description:<24}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=messages,
+        transient=not sys.stderr.isatty(),
+        disable=not sys.stderr.isatty() and "CI" in os.environ,
+    )
+    with bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def cache_folder() -> Path:
+    """Where models built here are kept: `MITIGATE_CACHE`, else the user's cache folder."""
+    stated = os.environ.get("MITIGATE_CACHE")
+    return Path(stated).expanduser() if stated else user_cache_path("mitigate")
+
+
+def once_per_machine(folder: Path, build: Callable[[], None]) -> None:
+    """Let one process build `folder` while the others wait; who comes later finds it."""
+    if folder.is_dir():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not folder.is_dir():
+            build()

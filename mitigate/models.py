@@ -1,0 +1,297 @@
+"""Load, save and fingerprint models: base models, adapters, tokenizers; masked or causal."""
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+from peft import PeftModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    LlamaForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
+
+from eval.errors import RequestError
+from eval.scorers.model import Kind, LanguageModel
+from mitigate.console import cache_folder, once_per_machine
+from mitigate.settings import ModelSettings, available, nearest
+
+
+class ModelError(RequestError):
+    """The model that the request names can't be used; one line says why."""
+
+
+def load(settings: ModelSettings, *, seed: int = 0) -> LanguageModel:
+    """Load the model that `settings` names, on its device, in evaluation mode.
+
+    Raises:
+        RequestError: the folder or hub id is not there, has no config, no safetensors weights,
+            missing weights (a head that would be random), or is neither masked nor causal.
+    """
+    source = _source(settings, seed)
+    adapter = settings.adapter
+    if (Path(source) / "adapter_config.json").is_file() and not adapter:
+        adapter, source = source, _base_of_adapter(Path(source))
+    config = _config(source, settings)
+    kind = kind_of(config, settings.kind)
+    if kind == "causal" and hasattr(config, "causal"):
+        config.causal = True  # XLM: the same class reads left to right or both ways
+    tokenizer = _from_source(AutoTokenizer, source, settings)
+    model = _weights(source, kind, config, settings)
+    if adapter:
+        model = _with_adapter(model, Path(adapter))
+    model = model.to(_device(settings.device)).eval()
+    return LanguageModel(
+        name=settings.name or Path(source).name,
+        kind=kind,
+        model=model,
+        tokenizer=tokenizer,
+        fingerprint=fingerprint(model),
+        tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
+        language_id=_language_id(config, settings.langs),
+    )
+
+
+def kind_of(config: PretrainedConfig, override: str = "auto") -> Kind:
+    """Masked or causal, by the class the checkpoint was saved with, else by its model type.
+
+    Never by a substring of a path, which is how published scripts pick the wrong class.
+    """
+    if override in ("masked", "causal"):
+        return override  # type: ignore[return-value]
+    saved = (getattr(config, "architectures", None) or [""])[0]
+    if saved.endswith("WithLMHeadModel"):  # XLM and FlauBERT: one class for both
+        return "causal" if getattr(config, "causal", False) else "masked"
+    if saved.endswith("ForMaskedLM"):
+        return "masked"
+    if saved.endswith(("ForCausalLM", "LMHeadModel")):
+        return "causal"
+    masked = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    causal = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if masked and not (causal and getattr(config, "is_decoder", False)):
+        return "masked"
+    if causal:
+        return "causal"
+    raise ModelError(
+        f"a {config.model_type} model ({saved or 'no architecture in its config'}) is neither a "
+        "masked nor a causal language model; say model.kind=masked or model.kind=causal if it is"
+    )
+
+
+def fingerprint(model: torch.nn.Module) -> str:
+    """Hash every weight, by name and bytes (16 hex digits)."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Hash what a tokenizer does to text (16 hex digits)."""
+    digest = hashlib.blake2b(digest_size=8)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        digest.update(backend.to_str().encode())
+    else:
+        digest.update(repr(sorted(tokenizer.get_vocab().items())).encode())
+    digest.update(repr(sorted(map(str, tokenizer.all_special_tokens))).encode())
+    return digest.hexdigest()
+
+
+def _source(settings: ModelSettings, seed: int) -> str:
+    """Where the weights are: a folder here, or a hub id."""
+    if settings.path:
+        return _folder(Path(settings.path), "model.path")
+    if settings.sample:
+        from mitigate.sample_models import ensure  # trains; not needed by anyone else
+
+        kind: Kind = "causal" if settings.kind == "causal" else "masked"
+        return str(ensure(settings.sample, kind))
+    if settings.gguf_package and importlib.util.find_spec(settings.gguf_package):
+        return str(_from_gguf(settings.gguf_package))
+    if settings.hub:
+        return settings.hub
+    names = [name for name in available("model") if name != "custom"]
+    raise ModelError(f"no model: say model=NAME ({', '.join(names[:4])}, …) or model.path=DIR")
+
+
+def _folder(path: Path, key: str) -> str:
+    """A local folder that must be there: never to be taken for a hub id and asked for."""
+    if not path.expanduser().is_dir():
+        hint = f"; for a model on the hub write model.hub={path}" if _like_hub_id(path) else ""
+        raise ModelError(f"{key}={path}: no such folder{hint}")
+    return str(path.expanduser())
+
+
+def _like_hub_id(path: Path) -> bool:
+    return not path.is_absolute() and len(path.parts) <= 2 and path.parts[:1] != ("..",)
+
+
+def _base_of_adapter(adapter: Path) -> str:
+    from peft import PeftConfig
+
+    base = PeftConfig.from_pretrained(str(adapter)).base_model_name_or_path
+    if not base:
+        raise ModelError(f"{adapter}: its adapter_config.json names no base model")
+    return str(base)
+
+
+def _hub_arguments(settings: ModelSettings) -> dict[str, Any]:
+    return {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
+
+
+def _config(source: str, settings: ModelSettings) -> PretrainedConfig:
+    if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
+        raise ModelError(f"{source}: no config.json, so not a model's folder")
+    return _from_source(AutoConfig, source, settings)
+
+
+def _from_source(auto: Any, source: str, settings: ModelSettings, **more: Any) -> Any:
+    """`from_pretrained`, with its ways of failing told in one line."""
+    try:
+        return auto.from_pretrained(source, **_hub_arguments(settings), **more)
+    except (OSError, HFValidationError, LocalEntryNotFoundError) as error:
+        raise ModelError(_why(source, error)) from error
+    except (ValueError, KeyError) as error:
+        said = str(error).strip().split("\n")[0]
+        raise ModelError(f"{source}: can't be loaded: {said}") from error
+
+
+def _why(source: str, error: Exception) -> str:
+    said = " ".join(str(error).split())
+    if Path(source).is_dir():
+        if "safetensors" in said or "no file named" in said:
+            return f"{source}: no safetensors weights in this folder"
+        return f"{source}: can't be read: {said[:200]}"
+    names = [name for name in available("model") if name != "custom"]
+    offline = os.environ.get("HF_HUB_OFFLINE") in ("1", "ON", "YES", "TRUE")
+    state = (
+        "HF_HUB_OFFLINE is set and it is not in the cache"
+        if offline
+        else "the hub has no such model, asks for a login, or can't be reached (with the model in "
+        "the cache, HF_HUB_OFFLINE=1 does without)"
+    )
+    return f"{source}: {state}; model=NAME knows {nearest(source.rpartition('/')[2], names)}"
+
+
+def _weights(
+    source: str, kind: Kind, config: PretrainedConfig, settings: ModelSettings
+) -> PreTrainedModel:
+    auto = AutoModelForMaskedLM if kind == "masked" else AutoModelForCausalLM
+    dtype = torch.float32 if settings.dtype == "auto" else getattr(torch, settings.dtype)
+    model, report = _from_source(
+        auto,
+        source,
+        settings,
+        config=config,
+        dtype=dtype,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise ModelError(
+            f"{source}: {len(missing)} weights are missing and would be random: "
+            f"{', '.join(missing[:3])}{', …' if len(missing) > 3 else ''} "
+            f"(loaded as a {kind} model; is that its kind? model.kind=…)"
+        )
+    return model
+
+
+def _with_adapter(model: PreTrainedModel, adapter: Path) -> Any:
+    folder = _folder(adapter, "model.adapter")
+    if not (Path(folder) / "adapter_config.json").is_file():
+        raise ModelError(f"model.adapter={adapter}: no adapter_config.json in this folder")
+    return PeftModel.from_pretrained(model, folder)
+
+
+def _device(wanted: str) -> torch.device:
+    if wanted != "auto":
+        try:
+            device = torch.device(wanted)
+        except RuntimeError as error:
+            raise ModelError(f"model.device={wanted}: not a device; cpu, cuda, cuda:0, mps") from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ModelError(f"model.device={wanted}: no GPU here; model.device=cpu")
+        return device
+    if os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
+        return torch.device("cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    if torch.backends.mps.is_available():
+        return torch.device("mps")
+    return torch.device("cpu")
+
+
+def _language_id(config: PretrainedConfig, langs: str | None) -> int | None:
+    """XLM's id for the language that `model.langs` names; None where the model has none."""
+    known = getattr(config, "lang2id", None) or {}
+    if langs is None:
+        return None
+    if langs not in known:
+        raise ModelError(f"model.langs={langs}: {nearest(langs, known) if known else 'none here'}")
+    return int(known[langs])
+
+
+def _from_gguf(package: str) -> Path:
+    """Unpack a package's GGUF once into a plain safetensors folder in the cache.
+
+    The state dict goes into a fresh model first: one that was loaded from GGUF still carries
+    its quantisation settings and can't be saved as it is.
+    """
+    spec = importlib.util.find_spec(package)
+    assert spec is not None and spec.submodule_search_locations
+    files = sorted(Path(spec.submodule_search_locations[0]).glob("**/*.gguf"))
+    if not files:
+        raise ModelError(f"the package {package} carries no .gguf file")
+    gguf = files[0]
+    folder = cache_folder() / "models" / f"{package}-{gguf.stem}-{gguf.stat().st_size}"
+
+    def build() -> None:
+        loaded = AutoModelForCausalLM.from_pretrained(
+            str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32
+        )
+        tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+        config = type(loaded.config)(
+            **{
+                key: value
+                for key, value in loaded.config.to_dict().items()
+                if key not in ("quantization_config", "_name_or_path", "dtype")
+            }
+        )
+        fresh = LlamaForCausalLM(config)
+        fresh.load_state_dict(loaded.state_dict())
+        save_folder(fresh, tokenizer, folder)
+
+    once_per_machine(folder, build)
+    return folder
+
+
+def save_folder(model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Save weights (safetensors) and tokenizer beside the place, then move them in whole."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        model.save_pretrained(staging)
+        tokenizer.save_pretrained(staging)
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(staging, folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
