@@ -108,9 +108,7 @@ def build(
     table["language"] = language
     table["pair_id"] = [
         pair_id(name, int(row), more, less)
-        for row, more, less in zip(
-            table.index, table["sent_more"], table["sent_less"], strict=True
-        )
+        for row, more, less in zip(table.index, table["sent_more"], table["sent_less"], strict=True)
     ]
     for column in ("group", "group_label", "counterfactual", "stereotype_id", "template"):
         if column not in table:

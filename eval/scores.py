@@ -4,6 +4,7 @@ One row per pair, float64, in Parquet; how it was made stands in the file's meta
 file carries the Pair table's columns too, so that it can be analysed on its own.
 """
 
+import io
 import json
 import os
 import tempfile
@@ -85,9 +86,10 @@ def _read_published(path: Path) -> Scores:
     stereo_antistereo, bias_type`; one published file is separated by `;`, the others by `,`.
     Scores are rounded to three decimals in the files. (2507.16442, §4.1)
     """
-    first = path.open(encoding="utf-8").readline()
+    text, encoding = _decode_published(path)
+    first = text.partition("\n")[0]
     separator = ";" if first.count(";") > first.count(",") else ","
-    rows = pd.read_csv(path, sep=separator, encoding="utf-8")
+    rows = pd.read_csv(io.StringIO(text), sep=separator)
     needed = ["sent_more", "sent_less", "sent_more_score", "sent_less_score", "bias_type"]
     missing = [column for column in needed if column not in rows]
     if missing:
@@ -98,9 +100,7 @@ def _read_published(path: Path) -> Scores:
     name = "published"
     ids = [
         pair_id(name, row, more, less)
-        for row, (more, less) in enumerate(
-            zip(rows["sent_more"], rows["sent_less"], strict=True)
-        )
+        for row, (more, less) in enumerate(zip(rows["sent_more"], rows["sent_less"], strict=True))
     ]
     table = pd.DataFrame(
         {
@@ -127,8 +127,21 @@ def _read_published(path: Path) -> Scores:
         "benchmark": name,
         "benchmark_hash": benchmark_hash(table["pair_id"]),
         "model": path.stem.removeprefix("results_"),
+        "encoding": encoding,
     }
     return Scores(table, meta)
+
+
+def _decode_published(path: Path) -> tuple[str, str]:
+    """Decode a published score file: UTF-8, or Mac OS Roman as the Dutch ones are.
+
+    Those hold one *é* left over in UTF-8. The name of the encoding goes into the metadata.
+    """
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8-sig"), "utf-8"
+    except UnicodeDecodeError:
+        return data.decode("mac_roman").replace("√©", "é"), "mac_roman"
 
 
 #: What two Score tables must share to be compared; a difference is named.
@@ -151,7 +164,19 @@ def check_comparable(before: Scores, after: Scores) -> None:
 
 
 def align(before: Scores, after: Scores) -> tuple[Scores, Scores]:
-    """Check that the two are comparable and bring `after` into the order of `before`."""
+    """Check that the two are comparable and bring `after` into the order of `before`.
+
+    Raises:
+        RequestError: they measure different things, or other pairs than their metadata says.
+    """
     check_comparable(before, after)
+    ids = before.table["pair_id"], after.table["pair_id"]
+    only = [set(ids[0]) - set(ids[1]), set(ids[1]) - set(ids[0])]
+    if only[0] or only[1] or len(ids[0]) != len(ids[1]):
+        raise RequestError(
+            f"the two score tables hold different pairs ({len(ids[0])} before, {len(ids[1])} "
+            f"after; {len(only[0])} only before, {len(only[1])} only after): score both models "
+            "on the same benchmark"
+        )
     order = after.table.set_index("pair_id").loc[before.table["pair_id"]].reset_index()
     return before, Scores(order[list(after.table.columns)], after.meta)

@@ -1,0 +1,67 @@
+"""The report: tables, a figure, and one HTML file, from comparisons that are already made."""
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eval.errors import RequestError
+from eval.inference import Comparison
+from eval.report import figures, html, tables
+from eval.scores import Scores
+
+
+@dataclass
+class ReportInput:
+    """What a report is made from.
+
+    `comparisons` and `scores` (before, after) go by the benchmark's name; scores may lack some.
+    `retention`: empty, or {"before": {"perplexity", "tokens", "kind"}, "after": {the same},
+    "change_percent"}; kind is "perplexity" or "pseudo-perplexity". `notes` are further limits
+    to be told, such as what placebo runs showed.
+    """
+
+    title: str
+    command: str
+    recipe_yaml: str
+    manifest: dict[str, Any]
+    comparisons: dict[str, Comparison]
+    scores: dict[str, tuple[Scores, Scores]] = field(default_factory=dict)
+    retention: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def write(report: ReportInput, out: Path) -> None:
+    """Write deltas.csv, .json, .md and .tex, figures/*.png, .svg and .pdf, and report.html.
+
+    Each file is written beside its place and moved in: an interrupted report leaves whole
+    files only, and the page, which a reader opens first, comes last.
+
+    Raises:
+        RequestError: there is nothing to report on.
+    """
+    if not report.comparisons:
+        raise RequestError(f"report {report.title}: no benchmark was compared")
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=out, prefix=".report."))
+    try:
+        texts = {
+            "deltas.csv": tables.as_csv(report.comparisons),
+            "deltas.json": tables.as_json(report.comparisons),
+            "deltas.md": tables.as_markdown(report.comparisons),
+            "deltas.tex": tables.as_latex(report.comparisons),
+            "report.html": html.render(report),
+        }
+        for name, text in texts.items():
+            (scratch / name).write_text(text, encoding="utf-8", newline="\n")
+        drawn = figures.write(report.comparisons, scratch / "figures")
+        (out / "figures").mkdir(exist_ok=True)
+        for path in drawn:
+            os.replace(path, out / "figures" / path.name)
+        for name in texts:
+            os.replace(scratch / name, out / name)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

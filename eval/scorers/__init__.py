@@ -1,19 +1,18 @@
 """Scorers: a Pair table and a model in, a Score table out."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-import torch.distributed
 
 from eval.errors import RequestError
 from eval.pairs import Pairs, benchmark_hash
 from eval.scorers import causal, masked
+from eval.scorers.batching import share_out
 from eval.scorers.model import LanguageModel
 from eval.scorers.spans import Encoded, encode, lower, shared
 from eval.scores import Scores
@@ -61,7 +60,7 @@ def score(
     less = lower(table["sent_less"].tolist(), settings.lowercase)
     sentences = list(dict.fromkeys([*more, *less]))
     number = {sentence: index for index, sentence in enumerate(sentences)}
-    encoded = _encode(lm, sentences, settings)
+    encoded = encode_all(lm, sentences, settings.alignment)
     _warn_of_folding(lm, sentences)
 
     spans = [
@@ -97,9 +96,15 @@ def score(
     return Scores(scored, _meta(lm, pairs, scored, settings, reasons))
 
 
-def _encode(lm: LanguageModel, sentences: list[str], settings: ScoreSettings) -> list[Encoded]:
-    """Tokenize; for a causal model on ids alone, with exactly one BOS in front."""
-    words = settings.alignment == "words"
+def encode_all(
+    lm: LanguageModel, sentences: Sequence[str], alignment: str = "tokens"
+) -> list[Encoded]:
+    """Tokenize; for a causal model on ids alone, with exactly one BOS in front.
+
+    Raises:
+        RequestError: `alignment=words` with a tokenizer that can't tell words apart.
+    """
+    words = alignment == "words"
     try:
         encoded = [encode(lm.tokenizer, sentence, words=words) for sentence in sentences]
     except ValueError as error:
@@ -129,9 +134,11 @@ def max_length(lm: LanguageModel) -> int:
         config, "n_positions", None
     )
     if positions:
-        # RoBERTa's positions begin after the padding id.
+        # RoBERTa's positions, and CamemBERT's, begin after the padding id.
         offset = (config.pad_token_id or 0) + 1 if "roberta" in config.model_type else 0
-        offset = offset or ((config.pad_token_id or 0) + 1 if config.model_type == "camembert" else 0)
+        offset = offset or (
+            (config.pad_token_id or 0) + 1 if config.model_type == "camembert" else 0
+        )
         limits.append(positions - offset)
     return int(min(limits))
 
@@ -194,34 +201,32 @@ def _values(
     report: Callable[[int, int], None],
 ) -> list[dict[int, float]]:
     """Log-probabilities at the wanted positions of every sentence, the work shared out."""
-    rank, processes = 0, 1
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        rank, processes = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    order = sorted(range(len(encoded)), key=lambda index: (len(encoded[index].ids), index))
-    mine = [index for index in order[rank::processes] if wanted[index]]
-    sequences = [encoded[index].ids for index in mine]
-    if lm.kind == "masked":
-        found = masked.token_log_probs(
-            lm,
-            sequences,
-            [sorted(wanted[index]) for index in mine],
-            batch_tokens=settings.batch_tokens,
-            report=report,
-        )
-    else:
+
+    def work(mine: list[int]) -> list[dict[int, float]]:
+        sequences = [encoded[index].ids for index in mine]
+        if lm.kind == "masked":
+            return masked.token_log_probs(
+                lm,
+                sequences,
+                [sorted(wanted[index]) for index in mine],
+                batch_tokens=settings.batch_tokens,
+                report=report,
+            )
         rows = causal.token_log_probs(
             lm, sequences, batch_tokens=settings.batch_tokens, report=report
         )
-        found = [
+        return [
             {place: row[place] for place in wanted[index]}
             for index, row in zip(mine, rows, strict=True)
         ]
-    result = dict(zip(mine, found, strict=True))
-    if processes > 1:
-        parts: list[Any] = [None] * processes
-        torch.distributed.all_gather_object(parts, result)
-        result = {index: row for part in parts for index, row in part.items()}
-    return [result.get(index, {}) for index in range(len(encoded))]
+
+    needed = [index for index, places in enumerate(wanted) if places]
+    lengths = [len(encoded[index].ids) for index in needed]
+    found = share_out(lengths, lambda mine: work([needed[index] for index in mine]))
+    values: list[dict[int, float]] = [{} for _ in encoded]
+    for index, row in zip(needed, found, strict=True):
+        values[index] = row
+    return values
 
 
 def _warn_of_folding(lm: LanguageModel, sentences: list[str]) -> None:

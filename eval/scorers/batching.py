@@ -1,11 +1,36 @@
-"""How requests become batches: equal lengths, a token budget, never too many logits."""
+"""How work becomes batches (equal lengths, a token budget) and is shared out over processes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch.distributed
 
 from eval.scorers.model import LanguageModel
 
 #: Logits of one batch at most (float32: 256 MiB); large vocabularies mean smaller batches.
 LOGITS = 2**26
+
+Result = TypeVar("Result")
+
+
+def share_out(
+    lengths: Sequence[int], work: Callable[[list[int]], Sequence[Result]]
+) -> list[Result]:
+    """Do `work` on every index, each process of torch.distributed on its share.
+
+    `work` gets indices and returns a result for each; every process returns all of them, in
+    order. Long and short items are dealt out evenly.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: (lengths[index], index))
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        parts: list[Any] = [dict(zip(order, work(order), strict=True))]
+    else:
+        processes = torch.distributed.get_world_size()
+        mine = order[torch.distributed.get_rank() :: processes]
+        parts = [None] * processes
+        torch.distributed.all_gather_object(parts, dict(zip(mine, work(mine), strict=True)))
+    found = {index: result for part in parts for index, result in part.items()}
+    return [found[index] for index in range(len(lengths))]
 
 
 def logit_rows(lm: LanguageModel) -> int:

@@ -1,0 +1,48 @@
+"""What every reader gives, and how records of other people's shapes are looked into."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from corpora.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document of a source: an article, a post, a line."""
+
+    text: str
+    origin: str = ""  # the name of the file it comes from
+    split: str = ""  # train or valid, where the source has its own split
+    dropped: str = ""  # why it isn't used, counted in the facts; then `text` is empty
+
+
+def lookup(record: Any, path: str) -> Any:
+    """The value at a dotted path such as `text.body`; None where there is none."""
+    for key in path.split("."):
+        if not isinstance(record, dict) or key not in record:
+            return None
+        record = record[key]
+    return record
+
+
+def paths(record: dict[str, Any], prefix: str = "") -> list[str]:
+    """Every dotted path in a record, those of its groups too."""
+    found = []
+    for key, value in record.items():
+        found.append(f"{prefix}{key}")
+        if isinstance(value, dict):
+            found += paths(value, f"{prefix}{key}.")
+    return found
+
+
+def no_field(ours: str, theirs: str, where: str, there: Iterable[str]) -> RequestError:
+    """The error for a field mapping that doesn't fit: what there is, and what is nearest."""
+    names = sorted(there)
+    close = difflib.get_close_matches(theirs, names, n=1, cutoff=0.5)
+    nearest = close[0] if close else "NAME"
+    return RequestError(
+        f"corpus.fields.{ours}={theirs}: no such field in {where}; there are: "
+        f"{', '.join(names)}; say corpus.fields.{ours}={nearest}"
+    )

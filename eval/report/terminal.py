@@ -1,0 +1,59 @@
+"""What the user sees at the end: one table a benchmark, and two lines."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from eval.inference import Comparison, plain_verdict, signed
+from eval.report.tables import interval, number, p_cell, scope_label
+
+_STYLES = {"toward 50": "green", "away from 50": "red", "crossed over": "yellow"}
+
+
+def table(name: str, comparison: Comparison) -> Table:
+    """Bias by scope: group, before, after, Δ pp, interval, adjusted p, toward 50?
+
+    Names come from data and are shown as they are, never read as markup.
+    """
+    level = f"{100 * (1 - comparison.settings.alpha):g} %"
+    shown = Table(title=Text(name), title_justify="left")
+    shown.add_column("group")
+    for head in ("before", "after", "Δ pp", f"{level} interval", "p adjusted"):
+        shown.add_column(head, justify="right")
+    shown.add_column("toward 50?")
+    rows = comparison.rows("bias")
+    kinds = rows["scope"].map(lambda scope: scope.partition(":")[0] if ":" in scope else "")
+    last = kinds != kinds.shift(-1)
+    for row, ends in zip(rows.to_dict("records"), last, strict=True):
+        shown.add_row(
+            Text(scope_label(row["scope"])),
+            number(row["before"]),
+            number(row["after"]),
+            signed(row["delta"]),
+            interval(row["ci_low"], row["ci_high"]),
+            p_cell(row["p_adjusted"]),
+            Text(row["verdict"], style=_STYLES.get(plain_verdict(row["verdict"]), "")),
+            end_section=bool(ends),
+        )
+    return shown
+
+
+def lines(comparisons: Mapping[str, Comparison], where: Path) -> tuple[str, str]:
+    """What it means in words, and where it lies."""
+    several = len(comparisons) > 1
+    means = " ".join(
+        (f"{name}: " if several else "") + comparison.sentences()[0]
+        for name, comparison in comparisons.items()
+    )
+    return means, f"Report: {where}"
+
+
+def show(comparisons: Mapping[str, Comparison], where: Path, console: Console) -> None:
+    """Print the tables and the two lines."""
+    for name, comparison in comparisons.items():
+        console.print(table(name, comparison))
+    for line in lines(comparisons, where):
+        console.print(Text(line), soft_wrap=True)
