@@ -1,10 +1,12 @@
 """What a person sees, and what every process of a run shares: progress, caches, ranks."""
 
 import contextlib
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 from platformdirs import user_cache_path
@@ -17,6 +19,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
+from rich.tree import Tree
 
 #: Where people read: standard error, so that standard output holds results alone.
 messages = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -74,3 +78,21 @@ def once_per_machine(folder: Path, build: Callable[[], None]) -> None:
     with FileLock(f"{folder}.lock"):
         if not folder.is_dir():
             build()
+
+
+def show_recipe(recipe: Any) -> None:
+    """Print what a run is made of as a tree: chosen names, and what is set in them."""
+    if rank() != 0:
+        return
+    tree = Tree(Text(f"recipe {recipe.name}", style="bold"))
+    _branch(tree, dataclasses.asdict(recipe))
+    messages.print(tree)
+
+
+def _branch(tree: Tree, node: dict[str, Any]) -> None:
+    for key, value in node.items():
+        if isinstance(value, dict) and value:
+            _branch(tree.add(Text(key)), value)
+        elif value not in (None, "", [], {}):
+            shown = str(value) if len(str(value)) <= 90 else f"{str(value)[:87]}…"
+            tree.add(Text(f"{key}: {shown}"))

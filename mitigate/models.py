@@ -27,9 +27,11 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from eval.errors import RequestError
+from eval.inference import Comparison
 from eval.scorers.model import Kind, LanguageModel
 from mitigate.console import cache_folder, once_per_machine
-from mitigate.settings import ModelSettings, available, nearest
+from mitigate.run import Run
+from mitigate.settings import ModelSettings, Recipe, available, nearest
 
 
 class ModelError(RequestError):
@@ -295,3 +297,41 @@ def save_folder(model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) ->
         os.replace(staging, folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def write_card(
+    run: Run, recipe: Recipe, comparisons: dict[str, Comparison], retention: dict[str, Any]
+) -> None:
+    """Write the model card of a run's result: what it is made from, what changed, its limits."""
+    folder = run.path("adapter" if recipe.method.lora else "model")
+    manifest = run.manifest
+    base = manifest["model"]
+    lines = [
+        "---",
+        f"base_model: {recipe.model.hub}" if recipe.model.hub else "library_name: transformers",
+        f"language: [{', '.join(recipe.model.languages)}]",
+        "tags: [bias-mitigation, research]",
+        "---",
+        "",
+        f"# {run.folder.name}",
+        "",
+        f"{base['name']} ({base['source']}, licence {base['licence'] or 'unknown'}) after "
+        f"{recipe.method.name} on {', '.join(recipe.corpus)}; "
+        f"{manifest['training']['steps']} steps.",
+        "",
+        "## What changed",
+        "",
+        *(f"- {name}: {' '.join(said.sentences())}" for name, said in comparisons.items()),
+        *(
+            f"- {row['kind']} on {kind} text: {row['before']:.2f} before, {row['after']:.2f} after"
+            for kind, row in retention.items()
+        ),
+        "",
+        "## Intended use and limits",
+        "",
+        "For research on bias and its measurement. Paired sentences show which of two wordings a "
+        "model finds likelier, for the identities and stereotypes of one benchmark. A score near "
+        "50 does not mean that the model is free of bias, and is no licence to deploy it.",
+        "",
+    ]
+    run.write_text(f"{folder.name}/README.md", "\n".join(lines))

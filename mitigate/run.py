@@ -33,6 +33,14 @@ PACKAGES = (
 FREE_TO_CHANGE = ("run.", "launch.", "tracking.", "model.device", "score.batch_tokens")
 
 
+_current: Path | None = None
+
+
+def current_folder() -> Path | None:
+    """The folder of the run that this process has open; None before there is one."""
+    return _current
+
+
 class Run:
     """The folder of one run and what is known about it."""
 
@@ -149,6 +157,8 @@ def open_run(recipe: Recipe, command: str) -> Run:
     resumed = (folder / "manifest.json").is_file()
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
+    global _current
+    _current = folder
     run = Run(folder, recipe, resumed=resumed, lock=lock)
     if resumed:
         run.manifest = json.loads((folder / "manifest.json").read_text("utf-8"))

@@ -297,7 +297,10 @@ def _compose(choices: dict[str, Any]) -> DictConfig:
     """Let Hydra compose the groups, without touching folder, logging or working directory."""
     overrides = []
     for group, choice in choices.items():
-        said = f"[{','.join(choice)}]" if isinstance(choice, list) else choice or "null"
+        if choice is None:
+            overrides.append(f"~{group}")  # Hydra takes no null for a group
+            continue
+        said = f"[{','.join(choice)}]" if isinstance(choice, list) else choice
         overrides.append(f"{group}={said}")
     try:
         with initialize_config_dir(config_dir=str(RECIPES), version_base=None):
@@ -361,7 +364,11 @@ def _check_key(said: str, key: str, schema: type, also: Iterable[str] = ()) -> N
         names = [prefix + name for name in (*fields, *also)]
         # A key that is right elsewhere (`lr` for `method.lr`) is the likeliest slip of all.
         deep = [name for name in all_keys() if name.rpartition(".")[2] == first]
-        raise RequestError(f"no key {said}; {nearest(prefix + first, deep or names)}")
+        if deep and not prefix:
+            raise RequestError(f"no key {said}; did you mean {' or '.join(deep)}?")
+        if not prefix:
+            raise RequestError(f"no key {said}; {nearest(said, [*all_keys(), *GROUPS])}")
+        raise RequestError(f"no key {said}; {nearest(prefix + first, names)}")
     inner = _dataclass_of(fields[first])
     if rest and inner is not None:
         _check_key(said, rest, inner)

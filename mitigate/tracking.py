@@ -25,7 +25,6 @@ class Tracker:
             return
         import wandb
 
-        os.environ.setdefault("WANDB_SILENT", "true")
         self._wandb = wandb.init(
             project=settings.project,
             entity=settings.entity,
@@ -36,6 +35,7 @@ class Tracker:
             mode=mode,
             config=config,
             resume="allow" if mode == "online" else None,
+            settings=wandb.Settings(silent=True),
         )
         # A step axis of our own: W&B drops values whose step goes back, as after a resume.
         self._wandb.define_metric("train/step")

@@ -176,7 +176,10 @@ def read_table(
         what = "is a folder, not a file" if path.is_dir() else "no such file"
         raise RequestError(f"{keys}.path={path}: {what}")
     form = _format(path, format, keys)
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except PermissionError as error:
+        raise RequestError(f"{keys}.path={path}: may not be read by you") from error
     facts: dict[str, Any] = {"file": path.name, "sha256": hashlib.sha256(data).hexdigest()}
     if form == "parquet":
         frame = _parquet(path, data)
@@ -191,6 +194,9 @@ def read_table(
             facts["separator"] = SEPARATORS.get(found, found)
             frame = _separated(path, text, found, keys)
     frame.columns = [str(column).strip() for column in frame.columns]
+    if frame.columns.has_duplicates:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise RequestError(f"{path}: two columns are called {twice}")
     return frame, {**facts, "rows_read": len(frame)}
 
 
@@ -259,7 +265,7 @@ def _separator(text: str, form: str, said: str, expected: Iterable[str], keys: s
     wanted = set(expected)
 
     def fits(sign: str) -> tuple[int, int]:
-        header = next(csv.reader(io.StringIO(text), delimiter=sign), [])
+        header = next(csv.reader(io.StringIO(text.lstrip("\r\n")), delimiter=sign), [])
         return len(wanted.intersection(header)), len(header)
 
     return max(SEPARATORS, key=fits)

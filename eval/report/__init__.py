@@ -18,9 +18,9 @@ class ReportInput:
     """What a report is made from.
 
     `comparisons` and `scores` (before, after) go by the benchmark's name; scores may lack some.
-    `retention`: empty, or {"before": {"perplexity", "tokens", "kind"}, "after": {the same},
-    "change_percent"}; kind is "perplexity" or "pseudo-perplexity". `notes` are further limits
-    to be told, such as what placebo runs showed.
+    `retention` goes by the kind of text ("neutral", "corpus"), each {"kind": "perplexity" or
+    "pseudo-perplexity", "before", "after", "change_percent", "texts", "tokens"}; empty where it
+    was not measured. `notes` are further limits to be told, such as what placebo runs showed.
     """
 
     title: str
@@ -29,12 +29,14 @@ class ReportInput:
     manifest: dict[str, Any]
     comparisons: dict[str, Comparison]
     scores: dict[str, tuple[Scores, Scores]] = field(default_factory=dict)
-    retention: dict[str, Any] = field(default_factory=dict)
+    retention: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
-def write(report: ReportInput, out: Path) -> None:
+def write(report: ReportInput, out: Path) -> dict[str, Path]:
     """Write deltas.csv, .json, .md and .tex, figures/*.png, .svg and .pdf, and report.html.
+
+    Returns each benchmark's figure (PNG).
 
     Each file is written beside its place and moved in: an interrupted report leaves whole
     files only, and the page, which a reader opens first, comes last.
@@ -65,3 +67,5 @@ def write(report: ReportInput, out: Path) -> None:
             os.replace(scratch / name, out / name)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    pictures = [out / "figures" / path.name for path in drawn if path.suffix == ".png"]
+    return dict(zip(report.comparisons, pictures, strict=True))

@@ -1,10 +1,12 @@
 """The one figure: bias before and after by group, with intervals and the line at 50.
 
 Drawn without pyplot, so that no global state is left behind. The two models differ in the
-mark's form and filling as well as in colour (Okabe and Ito's), so grey print reads too.
+mark's filling and height as well as in colour (Okabe and Ito's), so grey print reads too.
 """
 
+import io
 import re
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from eval.inference import Comparison, plain_verdict
-from eval.report.tables import scope_label
+from eval.report.tables import reason, scope_label
 
 FORMATS = ("png", "svg", "pdf")
 BEFORE, AFTER = "#6b6b6b", "#0072B2"
@@ -31,17 +33,19 @@ _STYLE: dict[Any, Any] = {
 _WIDTH, _ROW, _MARGIN = 6.3, 0.34, 1.55  # inches
 
 
-def draw(name: str, comparison: Comparison) -> Figure:
+def draw(comparison: Comparison) -> Figure:
     """Draw one benchmark's figure: a row a scope, groups by their bias before.
 
     The arrow is drawn firm where the change is shown (adjusted p below alpha), else faint.
+    A scope without a level (all its pairs left out as ties) says so in its row.
     """
     rows = comparison.rows("bias")
-    groups = rows[rows["scope"].str.startswith("group:")].sort_values("before", kind="stable")
-    rest = rows[~rows["scope"].str.startswith("group:")]
-    whole = rest["scope"].isin(["overall", "macro"])
-    # from the bottom up: slices, groups, then macro and overall on top
-    parts = [rest[~whole][::-1], groups, rest[whole][::-1]]
+    groups = rows[rows["scope"].str.startswith("group:")].sort_values(
+        "before", kind="stable", na_position="first"
+    )
+    whole = rows[rows["scope"].isin(["overall", "macro"])]
+    # from the bottom up: groups, then macro and overall on top
+    parts = [groups, whole[::-1]]
     ordered: list[dict[Any, Any]] = [row for part in parts for row in part.to_dict("records")]
     breaks = np.cumsum([len(part) for part in parts])[:-1]
 
@@ -65,7 +69,7 @@ def draw(name: str, comparison: Comparison) -> Figure:
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.grid(axis="x", color="#ececec", linewidth=0.8, zorder=0)
         axes.set_axisbelow(True)
-        title = axes.set_title(name, loc="left", fontsize=10, fontweight="bold")
+        title = axes.set_title(comparison.benchmark, loc="left", fontsize=10, fontweight="bold")
         title.set_parse_math(False)
         level = f"{100 * (1 - comparison.settings.alpha):g} %"
         figure.legend(
@@ -80,33 +84,47 @@ def draw(name: str, comparison: Comparison) -> Figure:
     return figure
 
 
-def write(comparisons: Mapping[str, Comparison], folder: Path) -> list[Path]:
-    """Write each benchmark's figure as PNG (200 dpi), SVG and PDF; returns the files.
+def stem(name: str) -> str:
+    """What a benchmark's figures are called: its name, or one like it that a file can carry.
 
-    A single one is named `before_after`, of several each `before_after-<benchmark>`.
+    A name that had to change gets a hash of it, so that two benchmarks never share a file.
+    """
+    plain = re.sub(r"[^\w-]+", "_", name).strip("_")
+    return plain if plain == name else f"{plain}-{zlib.crc32(name.encode()):08x}"
+
+
+def write(comparisons: Mapping[str, Comparison], folder: Path) -> list[Path]:
+    """Write each benchmark's figure as <benchmark>.png (200 dpi), .svg and .pdf; the files.
+
+    See `stem` for a name that no file should carry.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
-    for number, (name, comparison) in enumerate(comparisons.items()):
-        figure = draw(name, comparison)
-        stem = "before_after"
-        if len(comparisons) > 1:
-            slug = re.sub(r"[^\w-]+", "_", name).strip("_") or str(number)
-            stem += f"-{slug}"
-            if any(file.stem == stem for file in files):
-                stem += f"-{number}"
+    for name, comparison in comparisons.items():
+        figure = draw(comparison)
         for ending in FORMATS:
             dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[ending]
-            path = folder / f"{stem}.{ending}"
+            path = folder / f"{stem(name)}.{ending}"
             with matplotlib.rc_context(_STYLE):
                 figure.savefig(path, dpi=200, metadata=dated)
             files.append(path)
     return files
 
 
+def as_svg(comparison: Comparison) -> bytes:
+    """The figure as SVG for a page; text as outlines, so that no font need be there."""
+    out = io.BytesIO()
+    figure = draw(comparison)
+    with matplotlib.rc_context({**_STYLE, "svg.fonttype": "path"}):
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    return out.getvalue()
+
+
 def _row(axes: Any, y: int, row: dict[Any, Any]) -> None:
     """Before above, after below the row's middle, and the way from one to the other."""
     shown = plain_verdict(row["verdict"]) != "not shown"
+    if np.isnan(row["before"]) or np.isnan(row["after"]):
+        axes.text(50, y, f" {reason(row)}", va="center", color=BEFORE, fontsize=8)
     for when, lift, colour, filled in (
         ("before", 0.17, BEFORE, False),
         ("after", -0.17, AFTER, True),
@@ -124,8 +142,8 @@ def _row(axes: Any, y: int, row: dict[Any, Any]) -> None:
         axes.plot(
             row[when],
             y + lift,
-            marker="o" if filled else "s",
-            markersize=5.5 if filled else 5,
+            marker="o",
+            markersize=5.5,
             markerfacecolor=colour if filled else "white",
             markeredgecolor=colour,
             markeredgewidth=1.2,
@@ -160,9 +178,14 @@ def _limits(rows: list[dict[Any, Any]]) -> tuple[float, float]:
 def _legend(level: str) -> list[Line2D]:
     return [
         Line2D(
-            [], [], marker="s", color=BEFORE, markerfacecolor="white", label=f"before ({level})"
+            [],
+            [],
+            marker="o",
+            color=BEFORE,
+            markerfacecolor="white",
+            label=f"before, {level} interval",
         ),
-        Line2D([], [], marker="o", color=AFTER, label=f"after ({level})"),
+        Line2D([], [], marker="o", color=AFTER, label=f"after, {level} interval"),
         Line2D([], [], color=LINE, linestyle=(0, (4, 3)), linewidth=1, label="50: no preference"),
         Line2D([], [], color=SHOWN, linewidth=1.1, marker=">", markersize=4, label="change shown"),
         Line2D([], [], color=UNSHOWN, linestyle=(0, (1, 2)), label="change not shown"),

@@ -1,5 +1,6 @@
 """report.html: one file that opens from disk, asks the network for nothing, and runs no script."""
 
+import base64
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 import numpy as np
 
-from eval.inference import PUBLISHED_TEST, Comparison, plain_verdict, signed
-from eval.report import tables
-from eval.scores import Scores
+from eval.inference import Comparison, signed
+from eval.pairs import GROUP_SEPARATOR
+from eval.report import figures, tables
+from eval.scores import Scores, align
 
 if TYPE_CHECKING:
     from eval.report import ReportInput
 
-#: How many pairs are shown of those whose margin changed most.
-MOST_MOVED = 12
+#: How many pairs of a benchmark are shown of those whose margin changed most.
+MOST_MOVED = 20
 #: From here on the report warns that the model lost much of its language.
 RETENTION_WARNING = 20.0  # per cent more (pseudo-)perplexity
 #: What of a manifest a reader looks for first; all of it stands below.
 _MANIFEST_FIRST = ("licence", "hash", "sha256", "fingerprint", "version", "commit", "seed")
-_PLOT = {"before": -6, "after": 6}  # pixels from a row's middle
 
 
 def render(report: "ReportInput") -> str:
@@ -37,16 +38,16 @@ def render(report: "ReportInput") -> str:
         _benchmark(name, comparison, report.scores.get(name))
         for name, comparison in report.comparisons.items()
     ]
-    return environment.get_template("template.html").render(
+    return environment.get_template("report.html.j2").render(
         title=report.title,
         command=report.command,
         recipe_yaml=report.recipe_yaml,
         benchmarks=benchmarks,
-        retention=_retention(report.retention),
+        retention=[_retention(text, found) for text, found in report.retention.items()],
+        retention_warning=f"{RETENTION_WARNING:g}",
         facts=_facts(report.manifest),
         manifest=json.dumps(report.manifest, indent=1, ensure_ascii=False, default=str),
         notes=report.notes,
-        published_name=PUBLISHED_TEST,
     )
 
 
@@ -58,6 +59,7 @@ def _benchmark(
     settings = comparison.settings
     shown = comparison.table["metric"].isin(["bias", "distance", "margin"])
     families = comparison.table[shown & (comparison.table["family"] != "")]
+    overall = comparison.rows("bias").iloc[0]
     return {
         "name": name,
         "sentences": comparison.sentences(),
@@ -65,11 +67,15 @@ def _benchmark(
         "head": head,
         "rows": rows,
         "caption": tables.caption(comparison),
-        "plot": _plot(comparison),
+        "figure": base64.b64encode(figures.as_svg(comparison)).decode(),
+        "alt": _alt(comparison),
+        "groups": [
+            tables.scope_label(scope) for scope in comparison.rows("bias", "group")["scope"]
+        ],
         "unit": comparison.unit,
         "one": comparison.unit.removesuffix("s"),
-        "clusters": comparison.rows("bias")["n_clusters"].iloc[0],
-        "pairs": comparison.rows("bias")["n_pairs"].iloc[0],
+        "clusters": overall["n_clusters"],
+        "pairs": overall["n_pairs"],
         "families": list(dict.fromkeys(families["family"])),
         "tests": list(dict.fromkeys(families["test"])),
         "settings": settings,
@@ -82,7 +88,7 @@ def _benchmark(
                 f"{tables.number(row['after'], 2)} ({tables.number(row['after_se'], 2)})",
                 signed(row["delta"], 2) + row["stars"],
                 row["test"],
-                tables.p_cell(row["p"]),
+                tables.because(tables.p_cell(row["p"]), "one pair"),
             ]
             for row in comparison.published.to_dict("records")
         ],
@@ -91,97 +97,63 @@ def _benchmark(
     }
 
 
+def _alt(comparison: Comparison) -> str:
+    """What the figure shows, in words."""
+    said = [
+        f"{tables.scope_label(row['scope'])} {tables.number(row['before'])} to "
+        f"{tables.number(row['after'])}"
+        for row in comparison.rows("bias").to_dict("records")
+        if row["scope"].startswith("group:") or row["scope"] in ("overall", "macro")
+    ]
+    return (
+        f"Bias on {comparison.benchmark} before and after, in percent of pairs, with a line at "
+        f"50: {'; '.join(said)}. The intervals stand in the table below."
+    )
+
+
 def _headline(comparison: Comparison) -> list[tuple[str, str, str, str]]:
     """What, before, after, change: the numbers that an overall score hides."""
-    found = comparison.headline
+    distance = comparison.rows("distance")
+    macro = distance[distance["scope"] == "macro"]
+    found = (distance if macro.empty else macro).to_dict("records")[0]
     rows = [
         (
-            found["what"],
+            "|bias − 50|" if macro.empty else "mean over groups of |bias − 50|",
             tables.number(found["before"]),
             tables.number(found["after"]),
             signed(found["delta"]),
         )
     ]
-    if "spread_before" in found and "spread_after" in found and found["n_groups"] > 1:
-        spread = [found["spread_before"], found["spread_after"]]
-        ends = [f"{found[f'most_{when}']} to {found[f'least_{when}']}" for when in _PLOT]
+    groups = comparison.rows("bias", "group").set_index("scope")[["before", "after"]].dropna()
+    if len(groups) > 1:
+        spread = groups.max() - groups.min()
+        ends = {
+            when: f"{tables.scope_label(str(groups[when].idxmax()))} to "
+            f"{tables.scope_label(str(groups[when].idxmin()))}"
+            for when in groups
+        }
         rows.append(
             (
                 "spread: most to least affected group",
-                f"{spread[0]:.1f} ({ends[0]})",
-                f"{spread[1]:.1f} ({ends[1]})",
-                signed(spread[1] - spread[0]),
+                f"{spread['before']:.1f} ({ends['before']})",
+                f"{spread['after']:.1f} ({ends['after']})",
+                signed(spread["after"] - spread["before"]),
             )
         )
     return rows
 
 
-def _plot(comparison: Comparison) -> dict[str, Any]:
-    """Where the inline figure's marks lie: x in per cent of its width, y in pixels.
-
-    No view box: text keeps its size on a phone. A label stands above its row, so that long
-    names need no margin.
-    """
-    height, top = 46, 34
-    rows = []
-    for number, row in enumerate(comparison.rows("bias").to_dict("records")):
-        middle = top + number * height + 26
-        label = tables.scope_label(row["scope"])
-        marks = []
-        for when, lift in _PLOT.items():
-            if np.isnan(row[when]):
-                continue
-            low, high = row[f"{when}_low"], row[f"{when}_high"]
-            said = f"{label}, {when}: {row[when]:.1f}"
-            ends = None
-            if not np.isnan(low):
-                ends = (_x(low), _x(high))
-                said += f", {100 * (1 - comparison.settings.alpha):g} % interval"
-                said += f" {low:.1f} to {high:.1f}"
-            marks.append(
-                {
-                    "when": when,
-                    "x": _x(row[when]),
-                    "y": middle + lift,
-                    "ends": ends,
-                    "said": said,
-                }
-            )
-        rows.append(
-            {
-                "label": label,
-                "label_y": middle - 14,
-                "marks": marks,
-                "shown": plain_verdict(row["verdict"]) != "not shown",
-                "verdict": row["verdict"],
-            }
-        )
-    return {
-        "rows": rows,
-        "height": top + len(rows) * height + 10,
-        "ticks": [(value, _x(value)) for value in (0, 25, 50, 75, 100)],
-        "middle": _x(50),
-    }
-
-
-def _x(value: float) -> float:
-    """Where a percentage lies in the figure: 3 % of room at both ends for the marks."""
-    return round(3 + 0.94 * value, 3)
-
-
 def _most_moved(before: Scores, after: Scores) -> list[dict[str, str]]:
     """The pairs whose margin changed most, largest change first."""
+    before, after = align(before, after)
     table = before.table
-    margins = {"before": before.margin}
-    order = dict(zip(after.table["pair_id"], after.margin, strict=True))
-    margins["after"] = np.asarray([order[name] for name in table["pair_id"]])
-    change = margins["after"] - margins["before"]
+    change = after.margin - before.margin
     most = np.argsort(-np.abs(change), kind="stable")[:MOST_MOVED]
     return [
         {
-            "group": str(table["group"].iloc[row]).replace("|", ", ") or "–",
-            "before": signed(margins["before"][row], 2),
-            "after": signed(margins["after"][row], 2),
+            "group": str(table["group"].iloc[row]).replace(GROUP_SEPARATOR, ", ") or tables.DASH,
+            "before": signed(before.margin[row], 2),
+            "after": signed(after.margin[row], 2),
             "change": signed(change[row], 2),
             "more": str(table["sent_more"].iloc[row]),
             "less": str(table["sent_less"].iloc[row]),
@@ -190,21 +162,21 @@ def _most_moved(before: Scores, after: Scores) -> list[dict[str, str]]:
     ]
 
 
-def _retention(retention: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The sentence on retention, or None where it was not measured."""
-    if not retention:
-        return None
-    before, after = retention["before"], retention["after"]
-    change = float(retention["change_percent"])
-    kind = str(before["kind"])
+def _retention(text: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the retention table."""
+    change = float(found["change_percent"])
     return {
-        "kind": kind[:1].upper() + kind[1:],
-        "before": f"{before['perplexity']:.2f}",
-        "after": f"{after['perplexity']:.2f}",
-        "tokens": f"{before['tokens']:,}",
-        "change": signed(change),
+        "cells": [
+            text,
+            found["kind"],
+            tables.because(tables.number(found["before"], 2), "not measured"),
+            tables.because(tables.number(found["after"], 2), "not measured"),
+            tables.because(signed(change), "not measured"),
+            f"{found['texts']:,}",
+            f"{found['tokens']:,}",
+        ],
+        "text": text,
         "worse": change >= RETENTION_WARNING,
-        "limit": f"{RETENTION_WARNING:g}",
     }
 
 

@@ -23,6 +23,7 @@ import pandas as pd
 from eval.inference import DELTA_COLUMNS, PUBLISHED_COLUMNS, Comparison, signed
 
 SCHEMA = "mitigate.deltas/1"
+DASH = "–"  # what is not defined
 _LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -103,7 +104,7 @@ def as_markdown(comparisons: Mapping[str, Comparison]) -> str:
 
 
 def as_latex(comparisons: Mapping[str, Comparison]) -> str:
-    """A booktabs table of bias a benchmark, units in the caption."""
+    """A booktabs table of bias a benchmark, units in the caption; as wide as the page."""
     parts = ["% needs \\usepackage{booktabs}"]
     for number, (name, comparison) in enumerate(comparisons.items(), start=1):
         head, rows = bias_rows(comparison)
@@ -111,8 +112,8 @@ def as_latex(comparisons: Mapping[str, Comparison]) -> str:
         parts.append(
             "\n".join(
                 [
-                    r"\begin{table}[t]",
-                    r"\centering\small",
+                    r"\begin{table*}[t]",
+                    r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
                     rf"\caption{{{_escape(title, _LATEX)}}}",
                     rf"\label{{tab:deltas-{number}}}",
                     rf"\begin{{tabular}}{{l{'r' * (len(head) - 2)}l}}",
@@ -122,7 +123,7 @@ def as_latex(comparisons: Mapping[str, Comparison]) -> str:
                     *[_latex_row(row) for row in rows],
                     r"\bottomrule",
                     r"\end{tabular}",
-                    r"\end{table}",
+                    r"\end{table*}",
                 ]
             )
         )
@@ -146,14 +147,15 @@ def bias_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
         cells = [scope_label(scope), f"{row['n_pairs']:,}"]
         if comparison.unit != "pairs":
             cells.append(f"{row['n_clusters']:,}")
+        why = reason(row)
         cells += [
-            number(row["before"]),
-            number(row["after"]),
-            signed(row["delta"]),
-            interval(row["ci_low"], row["ci_high"]),
-            p_cell(row["p"]),
-            p_cell(row["p_adjusted"]),
-            signed(other["distance"][scope]),
+            because(number(row["before"]), why),
+            because(number(row["after"]), why),
+            because(signed(row["delta"]), why),
+            because(interval(row["ci_low"], row["ci_high"]), why),
+            because(p_cell(row["p"]), why),
+            because(p_cell(row["p_adjusted"]), why),
+            because(signed(other["distance"][scope]), why),
             signed(other["soft"][scope], 2),
             signed(other["margin"][scope], 3),
             row["verdict"],
@@ -185,19 +187,31 @@ def scope_label(scope: str) -> str:
 
 def number(value: float, digits: int = 1) -> str:
     """A level; a dash where there is none."""
-    return "–" if math.isnan(value) else f"{value:.{digits}f}"
+    return DASH if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def interval(low: float, high: float, digits: int = 1) -> str:
     """An interval of a change; a dash where there is none."""
-    return "–" if math.isnan(low) else f"{signed(low, digits)} to {signed(high, digits)}"
+    return DASH if math.isnan(low) else f"{signed(low, digits)} to {signed(high, digits)}"
 
 
 def p_cell(p: float) -> str:
-    """p as it stands in a table."""
+    """p as it stands in a table; a dash where there is none."""
     if math.isnan(p):
-        return "–"
-    return "<0.0001" if p < 0.00005 else f"{p:.4f}"
+        return DASH
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def reason(row: Mapping[Any, Any]) -> str:
+    """Why a row of the Delta table lacks numbers; meant for its undefined cells only."""
+    if math.isnan(row["delta"]):
+        return "only ties"
+    return "one cluster" if row["n_clusters"] == 1 else "not defined"
+
+
+def because(cell: str, why: str) -> str:
+    """A cell as it is; a dash with the reason for it."""
+    return f"{DASH} ({why})" if cell == DASH else cell
 
 
 def _plain(value: Any) -> Any:

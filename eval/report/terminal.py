@@ -13,16 +13,17 @@ from eval.report.tables import interval, number, p_cell, scope_label
 _STYLES = {"toward 50": "green", "away from 50": "red", "crossed over": "yellow"}
 
 
-def table(name: str, comparison: Comparison) -> Table:
+def table(comparison: Comparison) -> Table:
     """Bias by scope: group, before, after, Δ pp, interval, adjusted p, toward 50?
 
-    Names come from data and are shown as they are, never read as markup.
+    Names come from data and are shown as they are, never read as markup. Where a number is a
+    dash, the verdict gives the reason.
     """
     level = f"{100 * (1 - comparison.settings.alpha):g} %"
-    shown = Table(title=Text(name), title_justify="left")
+    shown = Table(title=Text(comparison.benchmark), title_justify="left")
     shown.add_column("group")
     for head in ("before", "after", "Δ pp", f"{level} interval", "p adjusted"):
-        shown.add_column(head, justify="right")
+        shown.add_column(head, justify="right", no_wrap=True)
     shown.add_column("toward 50?")
     rows = comparison.rows("bias")
     kinds = rows["scope"].map(lambda scope: scope.partition(":")[0] if ":" in scope else "")
@@ -53,7 +54,7 @@ def lines(comparisons: Mapping[str, Comparison], where: Path) -> tuple[str, str]
 
 def show(comparisons: Mapping[str, Comparison], where: Path, console: Console) -> None:
     """Print the tables and the two lines."""
-    for name, comparison in comparisons.items():
-        console.print(table(name, comparison))
+    for comparison in comparisons.values():
+        console.print(table(comparison))
     for line in lines(comparisons, where):
         console.print(Text(line), soft_wrap=True)

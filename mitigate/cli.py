@@ -1,0 +1,315 @@
+"""The console script `mitigate`: train, score, compare, report, corpus, recipes, doctor.
+
+Exit status: 0 done; 2 the request is wrong; 1 it failed while running.
+"""
+
+import errno
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import corpora.errors
+import eval.errors
+from mitigate.console import messages, say
+
+USAGE = """\
+mitigate score fine-tunes nothing, train does the whole job. Everything is key=value.
+
+  mitigate train    recipe=NAME [key=value …]             score, fine-tune, score, compare
+  mitigate score    model=NAME|model.path=DIR benchmark=NAME [benchmark.path=FILE] out=FILE.parquet
+  mitigate compare  BEFORE AFTER [out=DIR]                two score files, or two run folders
+  mitigate report   RUN [RUN …] [out=DIR]                 one run again, or many side by side
+  mitigate corpus   taz|text path=… out=DIR [key=value …] prepare a corpus once
+  mitigate recipes                                        every recipe, a line each
+  mitigate doctor                                         what this machine, its keys and caches can do
+"""
+REQUEST_ERRORS = (eval.errors.RequestError, corpora.errors.RequestError)
+STATUS = "MITIGATE_STATUS_FILE"
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(guarded(lambda: dispatch(sys.argv[1:])))
+
+
+def dispatch(words: Sequence[str]) -> int:
+    """Run the command that the first word names."""
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return 0
+    command, rest = words[0], words[1:]
+    if command not in COMMANDS:
+        from mitigate.settings import nearest
+
+        raise eval.errors.RequestError(f"no command {command}; {nearest(command, COMMANDS)}")
+    return COMMANDS[command](rest)
+
+
+def guarded(work: Callable[[], Any], *, quiet: bool = False) -> int:
+    """Run `work` and turn the ways it can end into an exit status and one line.
+
+    A wrong request and an interrupt need no trace; a failure of ours does, before the line.
+    `quiet`: another process says it.
+    """
+    line, status = "", 0
+    _hush()
+    try:
+        result = work()
+        status = result if isinstance(result, int) else 0
+    except REQUEST_ERRORS as error:
+        line, status = f"mitigate: {error}", 2
+    except KeyboardInterrupt:
+        line, status = f"mitigate: interrupted; {_go_on()}", 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            traceback.print_exc()
+        line, status = f"mitigate: {error.strerror or error}; {_go_on()}", 1
+    except Exception as error:  # noqa: BLE001  the last line of defence: it is told, then ends
+        traceback.print_exc()
+        line, status = f"mitigate: {type(error).__name__}: {error}; {_go_on()}", 1
+    if line and not quiet:
+        print(line, file=sys.stderr, flush=True)
+        if os.environ.get(STATUS):
+            Path(os.environ[STATUS]).write_text(f"{status} {line}", encoding="utf-8")
+    return status
+
+
+def _go_on() -> str:
+    """What is saved, and the command that goes on from there."""
+    from mitigate.run import current_folder
+
+    folder = current_folder()
+    if folder is None:
+        return "nothing was begun"
+    return f"what is done is in {folder}; the same command with run.dir={folder} goes on"
+
+
+def _hush() -> None:
+    """Other people's deprecations out of the user's sight; warnings of ours stay."""
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+
+
+def train(words: Sequence[str]) -> int:
+    """`mitigate train`: the main job here, or through the launcher that the recipe names."""
+    from mitigate import launching, settings
+    from mitigate import train as job
+
+    recipe = settings.from_words(words, recipe="demo")
+    if not launching.needs_launcher(recipe):
+        job.main(words)
+        return 0
+    from mitigate.run import check_folder
+
+    check_folder(recipe)
+    job.inputs(recipe)  # so that a wrong request ends here, in one line and with status 2
+    return launching.launch(recipe, words)
+
+
+def score(words: Sequence[str]) -> int:
+    """`mitigate score`: a model on a benchmark, into a Score table."""
+    out, words = _take(words, "out")
+    if not out:
+        raise eval.errors.RequestError("score: where to? out=FILE.parquet")
+    from eval import benchmarks, scorers, scores
+    from mitigate import models, settings
+    from mitigate.console import progress, rank
+
+    chosen = {word.partition("=")[0] for word in words}
+    if "benchmark" not in chosen:
+        names = ", ".join(settings.available("benchmark"))
+        raise eval.errors.RequestError(f"score: which benchmark? benchmark=NAME ({names})")
+    if not chosen & {"model", "model.path", "model.hub", "recipe"}:
+        raise eval.errors.RequestError("score: which model? model=NAME or model.path=DIR")
+    recipe = settings.from_words(words, recipe=None)
+    if len(recipe.benchmark) != 1:
+        raise eval.errors.RequestError("score: one benchmark a file")
+    (name, benchmark), path = next(iter(recipe.benchmark.items())), Path(out)
+    if path.suffix != ".parquet":
+        raise eval.errors.RequestError(f"out={out}: a Score table is a .parquet file")
+    import accelerate
+
+    pairs = benchmarks.load(benchmark)
+    state = accelerate.PartialState(cpu=recipe.launch.cpu)
+    lm = models.load(recipe.model)
+    with progress("scoring") as report:
+        found = scorers.score(lm, pairs, recipe.score, report=report)
+    if rank() == 0:
+        scores.write(found, path)
+        _print_measures(name, found, recipe.inference.ties)
+        say(f"{len(found.table)} pairs in {path}; left out: {found.meta['rows_left_out'] or 'none'}")
+    state.wait_for_everyone()
+    return 0
+
+
+def _print_measures(name: str, found: Any, ties: str) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from eval.metrics import measure
+
+    shown = Table(title=Text(name), title_justify="left")
+    shown.add_column("scope")
+    columns = ("n_pairs", "n_clusters", "bias", "soft", "margin", "distance", "ties")
+    for column in columns:
+        shown.add_column(column, justify="right")
+    for row in measure(found, ties).to_dict("records"):
+        digits = {"n_pairs": "d", "n_clusters": "d", "margin": ".4f"}
+        shown.add_row(
+            Text(row["scope"]), *(format(row[key], digits.get(key, ".2f")) for key in columns)
+        )
+    messages.print(shown)
+
+
+def compare(words: Sequence[str]) -> int:
+    """`mitigate compare BEFORE AFTER`: two score files, or the results of two runs."""
+    out, words = _take(words, "out")
+    paths = [Path(word) for word in words if "=" not in word]
+    settings_words = [word for word in words if "=" in word]
+    if len(paths) != 2:
+        raise eval.errors.RequestError("compare: two score files or run folders, BEFORE AFTER")
+    from eval import inference
+    from eval.report import ReportInput, terminal
+    from eval.report import write as write_report
+    from mitigate import settings
+
+    how = settings.from_words(settings_words, recipe=None).inference
+    before, after = (_score_tables(path) for path in paths)
+    if before.keys() != after.keys():
+        raise eval.errors.RequestError(
+            f"compare: {paths[0]} has {', '.join(before)}; {paths[1]} has {', '.join(after)}"
+        )
+    tables = {name: (before[name], after[name]) for name in before}
+    published = any(
+        found.meta["scorer"] == "published" for pair in tables.values() for found in pair
+    )
+    if published and not any(word.startswith("inference.ties=") for word in settings_words):
+        how.ties = "reference"  # as the published scripts count
+        say("published scores: ties counted as published (inference.ties=reference)")
+    comparisons = {
+        name: inference.compare(*pair, how, name=name) for name, pair in tables.items()
+    }
+    for comparison in comparisons.values():
+        messages.print(terminal.table(comparison))
+        for sentence in comparison.sentences():
+            say(sentence)
+    if out:
+        _fresh(Path(out))
+        write_report(
+            ReportInput(
+                title=f"{paths[0].name} and {paths[1].name}",
+                command=f"mitigate compare {paths[0]} {paths[1]}",
+                recipe_yaml="",
+                manifest={"before": before[next(iter(before))].meta,
+                          "after": after[next(iter(after))].meta},
+                comparisons=comparisons,
+                scores=tables,
+            ),
+            Path(out),
+        )
+        say(f"Report: {Path(out) / 'report.html'}")
+    return 0
+
+
+def _score_tables(path: Path) -> dict[str, Any]:
+    """The Score table in a file, or a run folder's tables after training, by benchmark."""
+    from eval import scores
+
+    if not path.is_dir():
+        found = scores.read(path)
+        return {str(found.meta["benchmark"]): found}
+    files = sorted(path.glob("after*.parquet"))
+    if not files:
+        raise eval.errors.RequestError(f"{path}: no after.parquet, so no finished run's folder")
+    tables = [scores.read(file) for file in files]
+    return {str(table.meta["benchmark"]): table for table in tables}
+
+
+def report(words: Sequence[str]) -> int:
+    """`mitigate report RUN [RUN …]`: make a run's report again, or set many side by side."""
+    out, words = _take(words, "out")
+    folders = [Path(word) for word in words]
+    if not folders:
+        raise eval.errors.RequestError("report: which run? mitigate report RUN [RUN …] [out=DIR]")
+    from mitigate import reporting
+
+    if len(folders) == 1:
+        where = reporting.again(folders[0], Path(out) if out else None)
+    else:
+        where = reporting.side_by_side(folders, Path(out) if out else None)
+    if where is not None:
+        say(f"Report: {where}")
+    return 0
+
+
+def corpus(words: Sequence[str]) -> int:
+    """`mitigate corpus taz|text …`: read a source once into a folder that recipes take."""
+    from mitigate import settings
+
+    out, words = _take(words, "out")
+    offered = [name for name in settings.available("corpus") if name in ("taz", "text")]
+    if not words or words[0] not in offered:
+        said = words[0] if words else "nothing"
+        raise eval.errors.RequestError(
+            f"corpus: {said} is not a source; there are: {', '.join(offered)} (posts from "
+            "Mastodon, gathered with consent, are text)"
+        )
+    if not out:
+        raise eval.errors.RequestError("corpus: where to? out=DIR")
+    import corpora as package
+
+    name = words[0]
+    keyed = [f"corpus.{word}" if not word.startswith("corpus.") else word for word in words[1:]]
+    recipe = settings.from_words([f"corpus={name}", *keyed], recipe=None)
+    facts = package.build(recipe.corpus[name], Path(out))
+    say(
+        f"{facts['documents_train']:,} documents to train on, {facts['documents_valid']:,} held "
+        f"out, {facts['words']:,} words; dropped: {facts['dropped'] or 'none'}"
+    )
+    say(f"Corpus: {out} (fill in its DATASHEET.md); corpus={name} corpus.path={out}")
+    return 0
+
+
+def recipes(words: Sequence[str]) -> int:
+    """`mitigate recipes`: every recipe with its description, a line each."""
+    from mitigate import settings
+
+    for name in settings.available("recipe"):
+        print(f"{name:<20} {settings.from_words([], recipe=name).description}")
+    return 0
+
+
+def doctor(words: Sequence[str]) -> int:
+    """`mitigate doctor`: what this machine, its keys and its caches can do."""
+    from mitigate.doctor import report as facts
+
+    for name, value in facts():
+        print(f"{name:<18} {value}")
+    return 0
+
+
+def _take(words: Sequence[str], key: str) -> tuple[str | None, list[str]]:
+    """Take `key=value` out of the words."""
+    taken = [word for word in words if word.startswith(f"{key}=")]
+    rest = [word for word in words if not word.startswith(f"{key}=")]
+    return (taken[-1].partition("=")[2] if taken else None), rest
+
+
+def _fresh(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise eval.errors.RequestError(f"out={folder}: is there and not empty; name a new folder")
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "train": train,
+    "score": score,
+    "compare": compare,
+    "report": report,
+    "corpus": corpus,
+    "recipes": recipes,
+    "doctor": doctor,
+}

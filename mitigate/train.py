@@ -1,0 +1,265 @@
+"""The main job: score → fine-tune → score again → say what changed, and how sure we are.
+
+    accelerate launch mitigate/train.py recipe=taz_lora [key=value …]
+"""
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":  # launched as a file: look for modules in the root, not in here
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+import accelerate
+
+import corpora
+from corpora.decontaminate import overlap
+from eval import benchmarks, scores
+from eval.errors import RequestError
+from eval.inference import compare
+from eval.pairs import Pairs
+from eval.report import ReportInput, figures, terminal
+from eval.report import write as write_report
+from eval.scorers import score
+from eval.scorers.model import LanguageModel
+from eval.scores import Scores
+from mitigate import models, settings
+from mitigate.console import messages, progress, rank, say, show_recipe
+from mitigate.held_out import held_out_texts, measure_retention
+from mitigate.launching import check_world_size
+from mitigate.methods import Context, method
+from mitigate.run import Run, check_folder, open_run
+from mitigate.settings import Recipe
+from mitigate.tracking import Tracker
+
+
+def main(words: Sequence[str]) -> Path:
+    """Run the main job for a command's `key=value` words; returns the run's folder."""
+    recipe = settings.from_words(words, recipe="demo")
+    show_recipe(recipe)
+    pairs, corpus = inputs(recipe)
+    check_folder(recipe)
+    check_world_size(recipe)
+    accelerate.PartialState(cpu=recipe.launch.cpu)  # starts the process group
+    run = open_run(recipe, "mitigate train " + " ".join(words))
+    try:
+        job(run, recipe, pairs, corpus)
+    finally:
+        run.close()
+    return run.folder
+
+
+def job(run: Run, recipe: Recipe, pairs: dict[str, Pairs], corpus: corpora.Corpus) -> None:
+    """Everything between an open run folder and a finished one. The line, in order."""
+    run.note(
+        wandb_id=run.manifest.get("wandb_id", run.folder.name),
+        corpus=corpus.facts,
+        benchmarks={name: benchmark_facts(some) for name, some in pairs.items()},
+    )
+    with run.timed("load"):
+        lm = models.load(recipe.model)
+    run.note(model=model_facts(recipe, lm), device=str(lm.device))
+    tracker = Tracker(run, dataclasses.asdict(recipe))
+    texts = held_out_texts(recipe, corpus)
+
+    # Score.
+    before = scored(run, "before", lm, recipe, pairs)
+    held = {"before": measure_retention(run, "before", lm, recipe, texts)}
+
+    # Fine-tune.
+    kept = run.path("adapter" if recipe.method.lora else "model")
+    if not kept.is_dir():
+        fine_tune(run, recipe, lm, corpus, tracker, kept)
+    del lm
+
+    # Score again, from the files that a user would load.
+    tuned = load_result(recipe, kept)
+    if tuned.fingerprint == run.manifest["model"]["fingerprint"]:
+        raise RuntimeError("the weights are the same before and after: nothing was trained")
+    after = scored(run, "after", tuned, recipe, pairs)
+    held["after"] = measure_retention(run, "after", tuned, recipe, texts)
+
+    # Say what changed.
+    if run.main:
+        finish(run, recipe, before, after, held, tracker)
+
+
+def inputs(recipe: Recipe) -> tuple[dict[str, Pairs], corpora.Corpus]:
+    """Read benchmarks and corpus, before any weight, and refuse what can't be meant.
+
+    Raises:
+        RequestError: a file is missing or unreadable, or the corpus holds benchmark sentences.
+    """
+    if not recipe.benchmark:
+        raise RequestError("no benchmark: benchmark=NAME")
+    if not recipe.corpus:
+        raise RequestError("no corpus: corpus=NAME")
+    corpus = corpora.combine([corpora.load(some) for some in recipe.corpus.values()])
+    pairs = {name: benchmarks.load(some) for name, some in recipe.benchmark.items()}
+    sentences = {
+        sentence
+        for some in pairs.values()
+        for column in ("sent_more", "sent_less")
+        for sentence in some.table[column]
+    }
+    found = len(overlap([*corpus.train, *corpus.valid], sentences))
+    if found and not recipe.allow_contaminated:
+        raise RequestError(
+            f"{found} texts of the corpus hold sentences of the benchmark, so the score after "
+            "would mean nothing; take them out, or allow_contaminated=true (said in the report)"
+        )
+    corpus.facts["texts_with_benchmark_sentences"] = found
+    return pairs, corpus
+
+
+def scored(
+    run: Run, when: str, lm: LanguageModel, recipe: Recipe, pairs: dict[str, Pairs]
+) -> dict[str, Scores]:
+    """A Score table for each benchmark; one that the run already has is not made again."""
+    found = {}
+    for name, some in pairs.items():
+        path = run.path(f"{when}-{name}.parquet" if len(pairs) > 1 else f"{when}.parquet")
+        if path.is_file():
+            stored = scores.read(path)
+            if stored.meta["model_fingerprint"] == lm.fingerprint:
+                found[name] = stored
+                continue
+        with run.timed(f"score {when} {name}"), progress(f"scoring {when}") as report:
+            found[name] = score(lm, some, recipe.score, report=report)
+        if run.main:
+            scores.write(found[name], path)
+    return found
+
+
+def fine_tune(
+    run: Run,
+    recipe: Recipe,
+    lm: LanguageModel,
+    corpus: corpora.Corpus,
+    tracker: Tracker,
+    kept: Path,
+) -> None:
+    """Train by the recipe's method and keep the weights where `kept` says."""
+
+    def log(values: dict[str, object]) -> None:
+        run.log(values)
+        tracker.log(values)
+
+    context = Context(
+        lm=lm,
+        train=corpus.train,
+        valid=corpus.valid,
+        settings=recipe.method,
+        lora_targets=recipe.model.lora_targets,
+        seed=recipe.seed,
+        processes=accelerate.PartialState().num_processes,
+        checkpoints=run.path("checkpoints"),
+        log=log,
+        say=say,
+    )
+    with run.timed("train"):
+        trained = method(recipe.method)(context)
+    run.note(training=trained.facts)
+    if run.main:
+        models.save_folder(trained.model, lm.tokenizer, kept)
+    accelerate.PartialState().wait_for_everyone()
+
+
+def load_result(recipe: Recipe, kept: Path) -> LanguageModel:
+    """The fine-tuned model, from its folder: an adapter on the recipe's model, or whole."""
+    given = dataclasses.replace(recipe.model)
+    if recipe.method.lora:
+        given.adapter = str(kept)
+    else:
+        given.path, given.adapter = str(kept), None
+    return models.load(given)
+
+
+def finish(
+    run: Run,
+    recipe: Recipe,
+    before: dict[str, Scores],
+    after: dict[str, Scores],
+    held: dict[str, dict[str, dict[str, object]]],
+    tracker: Tracker,
+) -> None:
+    """Compare, write tables, figure, report and model card, and tell the user."""
+    comparisons = {
+        name: compare(before[name], after[name], recipe.inference, name=name) for name in before
+    }
+    retention = json.loads(run.path("retention.json").read_text("utf-8"))
+    notes = [PLACEBO] if recipe.placebo else [ONE_RUN]
+    if run.manifest["corpus"].get("texts_with_benchmark_sentences"):
+        notes.append("The corpus holds sentences of the benchmark (allow_contaminated=true).")
+    write_report(
+        ReportInput(
+            title=run.folder.name,
+            command=run.manifest["command"],
+            recipe_yaml=settings.resolved_yaml(recipe),
+            manifest=run.manifest,
+            comparisons=comparisons,
+            scores={name: (before[name], after[name]) for name in before},
+            retention=retention,
+            notes=notes,
+        ),
+        run.folder,
+    )
+    models.write_card(run, recipe, comparisons, retention)
+    for name, comparison in comparisons.items():
+        figure = run.path("figures", f"{figures.stem(name)}.png")
+        tracker.finding(name, len(comparisons) > 1, comparison, figure)
+    tracker.summary(
+        {f"retention/{text}/{key}": value for text, row in retention.items()
+         for key, value in row.items() if isinstance(value, int | float)}
+    )
+    tracker.finish()
+    run.finish()
+    terminal.show(comparisons, run.path("report.html"), messages)
+
+
+PLACEBO = (
+    "This is a placebo run: its corpus has the same tilt as the model's own text. A cluster test "
+    "speaks of this one model; a run's own noise is shared by all clusters, so it may reject "
+    "without any effect of the text. Compare the spread of several placebo runs: "
+    "python -m tests.performance.placebo."
+)
+ONE_RUN = (
+    "One run speaks of one model. A claim about a method needs several seeds and placebo runs "
+    "(recipe=demo_control shows one)."
+)
+
+
+def benchmark_facts(pairs: Pairs) -> dict[str, object]:
+    """What the manifest says of a benchmark, the rows left out listed with their reasons."""
+    return {
+        "hash": pairs.hash,
+        "pairs": len(pairs),
+        "clusters": int(pairs.table["stereotype_id"].nunique()),
+        "left_out": pairs.left_out[["row", "reason"]].to_dict("records"),
+        **pairs.source,
+    }
+
+
+def model_facts(recipe: Recipe, lm: LanguageModel) -> dict[str, object]:
+    """What the manifest says of the model as it was before."""
+    stated = recipe.model
+    return {
+        "name": lm.name,
+        "kind": lm.kind,
+        "class": type(lm.model).__name__,
+        "source": stated.path or stated.hub or f"embedded ({stated.sample})",
+        "licence": stated.licence,
+        "dtype": str(lm.dtype).removeprefix("torch."),
+        "langs": stated.langs,
+        "fingerprint": lm.fingerprint,
+        "tokenizer_fingerprint": lm.tokenizer_fingerprint,
+    }
+
+
+if __name__ == "__main__":
+    from mitigate.cli import guarded
+
+    sys.exit(guarded(lambda: main(sys.argv[1:]), quiet=rank() != 0))
