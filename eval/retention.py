@@ -45,8 +45,7 @@ def perplexity(
     report = report or (lambda done, total: None)
     longest = min(max_tokens, max_length(lm))
     cut = [
-        (sentence.ids[:longest], sentence.special[:longest])
-        for sentence in encode_all(lm, texts)
+        (sentence.ids[:longest], sentence.special[:longest]) for sentence in encode_all(lm, texts)
     ]
     first = 1 if lm.kind == "causal" else 0  # a causal model's first token is its context
     places = [
@@ -67,9 +66,7 @@ def perplexity(
                 report=report,
             )
         else:
-            found = causal.token_log_probs(
-                lm, sequences, batch_tokens=batch_tokens, report=report
-            )
+            found = causal.token_log_probs(lm, sequences, batch_tokens=batch_tokens, report=report)
         return [
             sum(row[place] for place in places[index])
             for index, row in zip(mine, found, strict=True)

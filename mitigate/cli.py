@@ -141,7 +141,9 @@ def score(words: Sequence[str]) -> int:
     if rank() == 0:
         scores.write(found, path)
         _print_measures(name, found, recipe.inference.ties)
-        say(f"{len(found.table)} pairs in {path}; left out: {found.meta['rows_left_out'] or 'none'}")
+        say(
+            f"{len(found.table)} pairs in {path}; left out: {found.meta['rows_left_out'] or 'none'}"
+        )
     state.wait_for_everyone()
     return 0
 
@@ -190,9 +192,7 @@ def compare(words: Sequence[str]) -> int:
     if published and not any(word.startswith("inference.ties=") for word in settings_words):
         how.ties = "reference"  # as the published scripts count
         say("published scores: ties counted as published (inference.ties=reference)")
-    comparisons = {
-        name: inference.compare(*pair, how, name=name) for name, pair in tables.items()
-    }
+    comparisons = {name: inference.compare(*pair, how, name=name) for name, pair in tables.items()}
     for comparison in comparisons.values():
         messages.print(terminal.table(comparison))
         for sentence in comparison.sentences():
@@ -204,8 +204,10 @@ def compare(words: Sequence[str]) -> int:
                 title=f"{paths[0].name} and {paths[1].name}",
                 command=f"mitigate compare {paths[0]} {paths[1]}",
                 recipe_yaml="",
-                manifest={"before": before[next(iter(before))].meta,
-                          "after": after[next(iter(after))].meta},
+                manifest={
+                    "before": before[next(iter(before))].meta,
+                    "after": after[next(iter(after))].meta,
+                },
                 comparisons=comparisons,
                 scores=tables,
             ),
@@ -237,10 +239,12 @@ def report(words: Sequence[str]) -> int:
         raise eval.errors.RequestError("report: which run? mitigate report RUN [RUN …] [out=DIR]")
     from mitigate import reporting
 
+    target = Path(out) if out else None
+    where: Path | None
     if len(folders) == 1:
-        where = reporting.again(folders[0], Path(out) if out else None)
+        where = reporting.again(folders[0], target)
     else:
-        where = reporting.side_by_side(folders, Path(out) if out else None)
+        where = reporting.side_by_side(folders, target)
     if where is not None:
         say(f"Report: {where}")
     return 0

@@ -29,11 +29,10 @@ def held_out_texts(recipe: Recipe, corpus: corpora.Corpus) -> dict[str, list[str
 
 def measure_retention(
     run: Run, when: str, lm: LanguageModel, recipe: Recipe, texts: dict[str, list[str]]
-) -> dict[str, dict[str, object]]:
+) -> None:
     """(Pseudo-)perplexity on each text, noted in retention.json; not measured twice."""
     path = run.path("retention.json")
     noted = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    found: dict[str, dict[str, object]] = {}
     for kind, some in texts.items():
         row = noted.setdefault(kind, {})
         if row.get(f"fingerprint_{when}") != lm.fingerprint:
@@ -54,6 +53,4 @@ def measure_retention(
             }
         if "before" in row and "after" in row:
             row["change_percent"] = 100 * (row["after"] / row["before"] - 1)
-        found[kind] = row
     run.write_text("retention.json", json.dumps(noted, indent=2))
-    return found

@@ -16,6 +16,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoTokenizer,
+    LlamaConfig,
     LlamaForCausalLM,
     PretrainedConfig,
     PreTrainedModel,
@@ -57,7 +58,8 @@ def load(settings: ModelSettings, *, seed: int = 0) -> LanguageModel:
     model = _weights(source, kind, config, settings)
     if adapter:
         model = _with_adapter(model, Path(adapter))
-    model = model.to(_device(settings.device)).eval()
+    model.to(device=_device(settings.device))
+    model.eval()
     return LanguageModel(
         name=settings.name or Path(source).name,
         kind=kind,
@@ -228,7 +230,9 @@ def _device(wanted: str) -> torch.device:
         try:
             device = torch.device(wanted)
         except RuntimeError as error:
-            raise ModelError(f"model.device={wanted}: not a device; cpu, cuda, cuda:0, mps") from error
+            raise ModelError(
+                f"model.device={wanted}: not a device; cpu, cuda, cuda:0, mps"
+            ) from error
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ModelError(f"model.device={wanted}: no GPU here; model.device=cpu")
         return device
@@ -270,7 +274,7 @@ def _from_gguf(package: str) -> Path:
             str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32
         )
         tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
-        config = type(loaded.config)(
+        config = LlamaConfig(
             **{
                 key: value
                 for key, value in loaded.config.to_dict().items()

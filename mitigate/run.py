@@ -119,7 +119,9 @@ def check_folder(recipe: Recipe) -> None:
     stored = folder / "recipe.yaml"
     manifest = folder / "manifest.json"
     if not stored.is_file():
-        raise RequestError(f"run.dir={folder}: holds something that is not a run; name a new folder")
+        raise RequestError(
+            f"run.dir={folder}: holds something that is not a run; name a new folder"
+        )
     status = json.loads(manifest.read_text("utf-8")).get("status") if manifest.is_file() else ""
     if status == "finished":
         raise RequestError(

@@ -8,12 +8,14 @@ by type, before a weight is read, a tracker starts or a folder is made.
 import dataclasses
 import difflib
 import functools
+import re
 import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, QuotedString
@@ -212,8 +214,16 @@ def resolved_yaml(recipe: Recipe) -> str:
 
 
 def from_yaml(text: str) -> Recipe:
-    """Read what `resolved_yaml` wrote."""
-    return _typed(typing.cast(DictConfig, OmegaConf.create(text)))
+    """Read what `resolved_yaml` wrote.
+
+    Raises:
+        RequestError: it is something else, or has keys that this version doesn't know.
+    """
+    try:
+        stored = OmegaConf.create(text)
+    except yaml.YAMLError as error:
+        raise RequestError(f"not a stored recipe: {_first_line(error)}") from error
+    return _typed(typing.cast(DictConfig, stored))
 
 
 def differing_keys(ours: Recipe, theirs: Recipe, ignore: Iterable[str] = ()) -> list[str]:
@@ -231,13 +241,16 @@ def available(group: str) -> list[str]:
     return sorted(path.stem for path in (RECIPES / group).glob("*.yaml"))
 
 
-def nearest(word: str, names: Iterable[str]) -> str:
-    """', did you mean X?' where something is near, else the list, to end an error with."""
+def nearest(word: str, names: Iterable[str], prefix: str = "") -> str:
+    """'did you mean X?' where something is near, else the list, to end an error with.
+
+    `prefix` stands before every name that is shown, and doesn't count in what is near.
+    """
     names = list(names)
     close = difflib.get_close_matches(word, names, n=2, cutoff=0.6)
     if close:
-        return f"did you mean {' or '.join(close)}?"
-    return f"there are: {', '.join(names)}"
+        return f"did you mean {' or '.join(prefix + name for name in close)}?"
+    return f"there are: {', '.join(prefix + name for name in names)}"
 
 
 def _split(words: Sequence[str]) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
@@ -265,7 +278,7 @@ def _split(words: Sequence[str]) -> tuple[dict[str, Any], list[tuple[str, Any]]]
 def _parse(parser: OverridesParser, word: str) -> Override:
     """Parse one word; what Hydra's grammar can't read is answered with its quoted form."""
     key, equals, value = word.partition("=")
-    if not equals:
+    if not equals or not re.fullmatch(r"[+~]*[\w./@-]+", key):
         raise RequestError(f"'{word}' is not key=value")
     try:
         override = parser.parse_override(word)
@@ -324,6 +337,8 @@ def _targets(key: str, composed: DictConfig) -> list[str]:
         if first in names:
             _check_key(key, inner, _item_type(group))
             return [key]
+        if inner and first in available(group):
+            raise RequestError(f"{key}: this run has {group}={','.join(names)}, not {first}")
         _check_key(key, rest, _item_type(group), also=names)
         if len(names) > 1 and "path" in rest:
             raise RequestError(
@@ -355,28 +370,29 @@ def _dataclass_of(hint: Any) -> type | None:
 
 def _check_key(said: str, key: str, schema: type, also: Iterable[str] = ()) -> None:
     """Raise unless the dotted `key` is one of `schema`, with the nearest that is."""
+    if not key:
+        names = [f"{said}.{name}" for name in _fields(schema)]
+        raise RequestError(f"{said} is a group of keys: {', '.join(names)}")
     first, _, rest = key.partition(".")
     fields = _fields(schema)
     if first not in fields:
         if first in RENAMED:
             raise RequestError(f"no key {said}; here it is {RENAMED[first]}")
         prefix = said[: len(said) - len(key)]
-        names = [prefix + name for name in (*fields, *also)]
         # A key that is right elsewhere (`lr` for `method.lr`) is the likeliest slip of all.
         deep = [name for name in all_keys() if name.rpartition(".")[2] == first]
         if deep and not prefix:
             raise RequestError(f"no key {said}; did you mean {' or '.join(deep)}?")
         if not prefix:
             raise RequestError(f"no key {said}; {nearest(said, [*all_keys(), *GROUPS])}")
-        raise RequestError(f"no key {said}; {nearest(prefix + first, names)}")
+        raise RequestError(f"no key {said}; {nearest(first, [*fields, *also], prefix)}")
     inner = _dataclass_of(fields[first])
     if rest and inner is not None:
         _check_key(said, rest, inner)
     elif rest and typing.get_origin(fields[first]) is not dict:
         raise RequestError(f"no key {said}; {said[: -len(rest) - 1]} is a single value")
-    elif not rest and inner is not None and schema is Recipe:
-        names = [f"{said}.{name}" for name in _fields(inner)]
-        raise RequestError(f"{said} is a group of keys: {', '.join(names)}")
+    elif not rest and inner is not None and type(None) not in typing.get_args(fields[first]):
+        _check_key(said, "", inner)
 
 
 @functools.cache
@@ -399,7 +415,7 @@ def _unknown_key(node: Any, schema: type, prefix: str = "") -> str:
     fields = _fields(schema)
     for name, value in node.items():
         if name not in fields:
-            return f"no key {prefix}{name}; {nearest(prefix + name, [prefix + f for f in fields])}"
+            return f"no key {prefix}{name}; {nearest(str(name), fields, prefix)}"
         if not isinstance(value, DictConfig):
             continue
         inner = _dataclass_of(fields[name])
@@ -424,7 +440,12 @@ def _typed(composed: DictConfig) -> Recipe:
         recipe = typing.cast(Recipe, OmegaConf.to_object(merged))
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or "recipe"
-        raise RequestError(f"{key}: {_first_line(error)}") from error
+        said = _first_line(error)
+        if "ListConfig" in said:
+            said = f"a list, written {key}=[…]"
+        raise RequestError(f"{key}: {said}") from error
+    # YAML and Hydra read `true` as a truth value, and OmegaConf spells that `True`.
+    recipe.score.lowercase = recipe.score.lowercase.lower()
     flat = _flat(dataclasses.asdict(recipe))
     for key, allowed in CHOICES.items():
         if flat[key] not in allowed:
@@ -445,10 +466,19 @@ def _check_ranges(recipe: Recipe) -> None:
         "score.batch_tokens": recipe.score.batch_tokens,
         "inference.resamples": recipe.inference.resamples,
         "retention.sentences": recipe.retention.sentences,
+        "retention.max_tokens": recipe.retention.max_tokens,
     }
+    if method.max_steps == -1:
+        positive["method.epochs"] = method.epochs
+    if method.lora is not None:
+        positive |= {"method.lora.r": method.lora.r, "method.lora.alpha": method.lora.alpha}
+    if recipe.launch.processes is not None:
+        positive["launch.processes"] = recipe.launch.processes
     for key, value in positive.items():
         if not value > 0:
             raise RequestError(f"{key}={value}: must be more than 0")
+    if not 0 <= recipe.seed < 2**32:
+        raise RequestError(f"seed={recipe.seed}: must lie between 0 and {2**32 - 1}")
     if not 0 < method.mask_share < 1:
         raise RequestError(f"method.mask_share={method.mask_share}: must lie between 0 and 1")
     if method.max_steps == 0 or method.max_steps < -1:

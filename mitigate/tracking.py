@@ -79,7 +79,7 @@ class Tracker:
             self._wandb.finish()
 
 
-def mode_of(wanted: str) -> str:
+def mode_of(wanted: str) -> Any:  # one of the modes that wandb.init takes
     """`auto` follows WANDB_MODE where it is set, else online with a key and offline without."""
     if wanted != "auto":
         return wanted

@@ -1,6 +1,6 @@
 """The main job: score → fine-tune → score again → say what changed, and how sure we are.
 
-    accelerate launch mitigate/train.py recipe=taz_lora [key=value …]
+accelerate launch mitigate/train.py recipe=taz_lora [key=value …]
 """
 
 import sys
@@ -10,7 +10,6 @@ if __name__ == "__main__":  # launched as a file: look for modules in the root, 
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import dataclasses
-import json
 from collections.abc import Sequence
 
 import accelerate
@@ -19,14 +18,11 @@ import corpora
 from corpora.decontaminate import overlap
 from eval import benchmarks, scores
 from eval.errors import RequestError
-from eval.inference import compare
 from eval.pairs import Pairs
-from eval.report import ReportInput, figures, terminal
-from eval.report import write as write_report
+from eval.report import terminal
 from eval.scorers import score
 from eval.scorers.model import LanguageModel
-from eval.scores import Scores
-from mitigate import models, settings
+from mitigate import models, reporting, settings
 from mitigate.console import messages, progress, rank, say, show_recipe
 from mitigate.held_out import held_out_texts, measure_retention
 from mitigate.launching import check_world_size
@@ -61,13 +57,19 @@ def job(run: Run, recipe: Recipe, pairs: dict[str, Pairs], corpus: corpora.Corpu
     )
     with run.timed("load"):
         lm = models.load(recipe.model)
+    begun_with = run.manifest.get("model", {}).get("fingerprint", lm.fingerprint)
+    if begun_with != lm.fingerprint:
+        raise RequestError(
+            f"{run.folder}: this run began with other weights of {lm.name} (fingerprint "
+            f"{begun_with}, now {lm.fingerprint}); name a new folder"
+        )
     run.note(model=model_facts(recipe, lm), device=str(lm.device))
     tracker = Tracker(run, dataclasses.asdict(recipe))
     texts = held_out_texts(recipe, corpus)
 
     # Score.
-    before = scored(run, "before", lm, recipe, pairs)
-    held = {"before": measure_retention(run, "before", lm, recipe, texts)}
+    scored(run, "before", lm, recipe, pairs)
+    measure_retention(run, "before", lm, recipe, texts)
 
     # Fine-tune.
     kept = run.path("adapter" if recipe.method.lora else "model")
@@ -79,12 +81,12 @@ def job(run: Run, recipe: Recipe, pairs: dict[str, Pairs], corpus: corpora.Corpu
     tuned = load_result(recipe, kept)
     if tuned.fingerprint == run.manifest["model"]["fingerprint"]:
         raise RuntimeError("the weights are the same before and after: nothing was trained")
-    after = scored(run, "after", tuned, recipe, pairs)
-    held["after"] = measure_retention(run, "after", tuned, recipe, texts)
+    scored(run, "after", tuned, recipe, pairs)
+    measure_retention(run, "after", tuned, recipe, texts)
 
     # Say what changed.
     if run.main:
-        finish(run, recipe, before, after, held, tracker)
+        finish(run, recipe, tracker)
 
 
 def inputs(recipe: Recipe) -> tuple[dict[str, Pairs], corpora.Corpus]:
@@ -115,23 +117,16 @@ def inputs(recipe: Recipe) -> tuple[dict[str, Pairs], corpora.Corpus]:
     return pairs, corpus
 
 
-def scored(
-    run: Run, when: str, lm: LanguageModel, recipe: Recipe, pairs: dict[str, Pairs]
-) -> dict[str, Scores]:
-    """A Score table for each benchmark; one that the run already has is not made again."""
-    found = {}
+def scored(run: Run, when: str, lm: LanguageModel, recipe: Recipe, pairs: dict[str, Pairs]) -> None:
+    """Write a Score table for each benchmark; one that the run already has is not made again."""
     for name, some in pairs.items():
-        path = run.path(f"{when}-{name}.parquet" if len(pairs) > 1 else f"{when}.parquet")
-        if path.is_file():
-            stored = scores.read(path)
-            if stored.meta["model_fingerprint"] == lm.fingerprint:
-                found[name] = stored
-                continue
+        path = run.path(reporting.score_file(when, name, len(pairs)))
+        if path.is_file() and scores.read(path).meta["model_fingerprint"] == lm.fingerprint:
+            continue
         with run.timed(f"score {when} {name}"), progress(f"scoring {when}") as report:
-            found[name] = score(lm, some, recipe.score, report=report)
+            found = score(lm, some, recipe.score, report=report)
         if run.main:
-            scores.write(found[name], path)
-    return found
+            scores.write(found, path)
 
 
 def fine_tune(
@@ -178,58 +173,25 @@ def load_result(recipe: Recipe, kept: Path) -> LanguageModel:
     return models.load(given)
 
 
-def finish(
-    run: Run,
-    recipe: Recipe,
-    before: dict[str, Scores],
-    after: dict[str, Scores],
-    held: dict[str, dict[str, dict[str, object]]],
-    tracker: Tracker,
-) -> None:
+def finish(run: Run, recipe: Recipe, tracker: Tracker) -> None:
     """Compare, write tables, figure, report and model card, and tell the user."""
-    comparisons = {
-        name: compare(before[name], after[name], recipe.inference, name=name) for name in before
-    }
-    retention = json.loads(run.path("retention.json").read_text("utf-8"))
-    notes = [PLACEBO] if recipe.placebo else [ONE_RUN]
-    if run.manifest["corpus"].get("texts_with_benchmark_sentences"):
-        notes.append("The corpus holds sentences of the benchmark (allow_contaminated=true).")
-    write_report(
-        ReportInput(
-            title=run.folder.name,
-            command=run.manifest["command"],
-            recipe_yaml=settings.resolved_yaml(recipe),
-            manifest=run.manifest,
-            comparisons=comparisons,
-            scores={name: (before[name], after[name]) for name in before},
-            retention=retention,
-            notes=notes,
-        ),
-        run.folder,
-    )
-    models.write_card(run, recipe, comparisons, retention)
+    done = reporting.read_run(run.folder)
+    comparisons = done.comparisons()
+    figures = reporting.write(done, comparisons, run.folder)
+    models.write_card(run, recipe, comparisons, done.retention)
     for name, comparison in comparisons.items():
-        figure = run.path("figures", f"{figures.stem(name)}.png")
-        tracker.finding(name, len(comparisons) > 1, comparison, figure)
+        tracker.finding(name, len(comparisons) > 1, comparison, figures[name])
     tracker.summary(
-        {f"retention/{text}/{key}": value for text, row in retention.items()
-         for key, value in row.items() if isinstance(value, int | float)}
+        {
+            f"retention/{text}/{key}": value
+            for text, row in done.retention.items()
+            for key, value in row.items()
+            if isinstance(value, int | float)
+        }
     )
     tracker.finish()
     run.finish()
     terminal.show(comparisons, run.path("report.html"), messages)
-
-
-PLACEBO = (
-    "This is a placebo run: its corpus has the same tilt as the model's own text. A cluster test "
-    "speaks of this one model; a run's own noise is shared by all clusters, so it may reject "
-    "without any effect of the text. Compare the spread of several placebo runs: "
-    "python -m tests.performance.placebo."
-)
-ONE_RUN = (
-    "One run speaks of one model. A claim about a method needs several seeds and placebo runs "
-    "(recipe=demo_control shows one)."
-)
 
 
 def benchmark_facts(pairs: Pairs) -> dict[str, object]:

@@ -265,10 +265,15 @@ def _separator(text: str, form: str, said: str, expected: Iterable[str], keys: s
     wanted = set(expected)
 
     def fits(sign: str) -> tuple[int, int]:
-        header = next(csv.reader(io.StringIO(text.lstrip("\r\n")), delimiter=sign), [])
+        header = _header(text, sign)
         return len(wanted.intersection(header)), len(header)
 
     return max(SEPARATORS, key=fits)
+
+
+def _header(text: str, separator: str) -> list[str]:
+    """The names in the first line that isn't blank, wherever lines end (old Macs: \\r)."""
+    return next(csv.reader(io.StringIO(text.lstrip("\r\n"), newline=None), delimiter=separator), [])
 
 
 def _separated(path: Path, text: str, separator: str, keys: str) -> pd.DataFrame:
@@ -285,6 +290,11 @@ def _separated(path: Path, text: str, separator: str, keys: str) -> pd.DataFrame
             f"{path}: rows have more fields than the header has names; read with "
             f"{keys}.separator={SEPARATORS.get(separator, separator)}"
         )
+    # pandas would call the second of them NAME.1, and who knows which one was meant.
+    header = [name for name in _header(text, separator) if name.strip()]
+    twice = {name for name in header if header.count(name) > 1}
+    if twice:
+        raise RequestError(f"{path}: two columns are called {', '.join(sorted(twice))}")
     return frame
 
 

@@ -117,4 +117,12 @@ def _parse(content: bytes, where: str) -> dict[str, Any]:
             raise RequestError(
                 f"{where}: identity '{group}' must be [form, [counterpart, …]], not {forms}"
             )
+    for number, template in enumerate(world["benchmark_templates"], start=1):
+        try:
+            str(template).format(name="", identity="", predicate="")
+        except (KeyError, IndexError, ValueError) as error:
+            raise RequestError(
+                f"{where}: template {number} '{template}' can't be filled ({error}); it takes "
+                "{name}, {identity} and {predicate}"
+            ) from error
     return world

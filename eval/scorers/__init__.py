@@ -1,5 +1,6 @@
 """Scorers: a Pair table and a model in, a Score table out."""
 
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -170,20 +171,40 @@ def _unusable(
                 unusable[index] = "over the model's length"
                 continue
             # A shared token that one side would lose is dropped on both.
-            spans[index] = _cut(spans[index], longest)
+            first_lost = [_first_lost(encoded[sentence], longest) for sentence in numbers]
+            spans[index] = _cut(spans[index], *first_lost)
         if lm.kind == "causal":
             spans[index] = _with_context(spans[index])
         if not spans[index][0]:
             unusable[index] = "no shared token"
     for index in overlong:
-        sentence = encoded[index]
-        words = None if sentence.words is None else sentence.words[:longest]
-        encoded[index] = Encoded(sentence.ids[:longest], sentence.special[:longest], words)
+        encoded[index] = _truncated(encoded[index], longest)
     return unusable
 
 
-def _cut(span: tuple[list[int], list[int]], longest: int) -> tuple[list[int], list[int]]:
-    kept = [(a, b) for a, b in zip(*span, strict=True) if a < longest and b < longest]
+def _first_lost(sentence: Encoded, longest: int) -> int:
+    """The first position that truncation takes away; the closing special tokens stay."""
+    if len(sentence.ids) <= longest:
+        return longest
+    closing = itertools.takewhile(bool, reversed(sentence.special))
+    return longest - len(list(closing))
+
+
+def _truncated(sentence: Encoded, longest: int) -> Encoded:
+    """Cut a sentence to `longest` tokens, its closing special tokens ([SEP]) among them."""
+    end = _first_lost(sentence, longest)
+    places = [*range(end), *range(len(sentence.ids) - (longest - end), len(sentence.ids))]
+    words = sentence.words
+    return Encoded(
+        tuple(sentence.ids[place] for place in places),
+        tuple(sentence.special[place] for place in places),
+        None if words is None else tuple(words[place] for place in places),
+    )
+
+
+def _cut(span: tuple[list[int], list[int]], left: int, right: int) -> tuple[list[int], list[int]]:
+    """Only the shared tokens that stand before `left` and `right` in their sentences."""
+    kept = [(a, b) for a, b in zip(*span, strict=True) if a < left and b < right]
     return [a for a, _ in kept], [b for _, b in kept]
 
 

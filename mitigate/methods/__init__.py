@@ -45,6 +45,8 @@ def method(settings: MethodSettings) -> Callable[[Context], Trained]:
     """
     name = f"mitigate.methods.{settings.module}"
     if importlib.util.find_spec(name) is None:
-        raise RequestError(f"method.module={settings.module}: no file mitigate/methods/{settings.module}.py")
+        raise RequestError(
+            f"method.module={settings.module}: no file mitigate/methods/{settings.module}.py"
+        )
     train: Callable[[Context], Trained] = importlib.import_module(name).train
     return train

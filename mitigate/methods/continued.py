@@ -19,6 +19,7 @@ from peft import LoraConfig, get_peft_model
 from torch.nn import functional
 from transformers import (
     PreTrainedTokenizerBase,
+    PrinterCallback,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -67,8 +68,7 @@ def train(context: Context) -> Trained:
         )
     make = _masked_trainer if lm.kind == "masked" else _causal_trainer
     trainer = make(context, model, rows, held_out)
-    trainer.remove_callback(next(type(c) for c in trainer.callback_handler.callbacks
-                                 if type(c).__name__ in ("PrinterCallback", "ProgressCallback")))
+    trainer.remove_callback(PrinterCallback)  # our own bar and log say it
     watch = _Watch(context)
     trainer.add_callback(watch)
     checkpoint = last_whole_checkpoint(context.checkpoints)
@@ -145,7 +145,7 @@ def _with_lora(
 
 def _linear_names(model: torch.nn.Module) -> list[str]:
     """The last parts of the names of all linear layers but the output, each once."""
-    head = model.get_output_embeddings()  # type: ignore[operator]
+    head = model.get_output_embeddings()
     kinds = ("Linear", "Conv1D")
     names = (
         name.rpartition(".")[2]
@@ -164,7 +164,11 @@ def _rows(lm: LanguageModel, texts: Sequence[str], settings: MethodSettings) -> 
     """
     block = min(settings.block, max_length(lm))
     tokenizer = lm.tokenizer
-    plain = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"] if texts else []
+    plain = (
+        tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+        if texts
+        else []
+    )
     if lm.kind == "causal":
         _, bos = causal.bos_policy(lm)
         front = [] if bos is None else [bos]

@@ -127,6 +127,7 @@ def test_empty_and_identical_sentences_are_left_out_and_listed(tmp_path: Path) -
         ("a.parquet", b"sent_more,sent_less", "not a Parquet file"),
         ("a.jsonl", b'{"sent_more": "a"\n', "line 1: not JSON"),
         ("a.jsonl", b"[1]\n", "line 1: not a JSON object"),
+        ("a.csv", b"sent_more,sent_more,sent_less\na,b,c\n", "two columns are called sent_more"),
         ("a.csv", b"sent_more,sent_less\n", "no usable pair (0 rows read)"),
         ("a.csv", b"sent_more,sent_less\na,b\na,b,c\n", "rows don't fit its header"),
         ("a.csv", b"sent_more,sent_less\na,b,c\na,b,c\n", "more fields than the header"),
@@ -162,6 +163,12 @@ def test_another_encoding_is_never_guessed(tmp_path: Path) -> None:
     assert load(pairs_at(path, encoding="mac_roman")).table["sent_more"][0] == "De siësta van haar"
     assert "no such encoding" in refused(pairs_at(path, encoding="mac_romance"))
     assert "not ascii" in refused(pairs_at(path, encoding="ascii"))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_may_end_as_they_like(tmp_path: Path, end: str) -> None:
+    path = write(tmp_path / "a.csv", end.join(["sent_more;sent_less", "Zij;Hij", "Wij;Jij", ""]))
+    assert load(pairs_at(path)).table["sent_less"].tolist() == ["Hij", "Jij"]
 
 
 def test_separator_can_be_said(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
+import base64
 import csv
 import dataclasses
 import io
 import json
 import re
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -17,9 +19,14 @@ from tests.eval.scored import simulated, table
 FAST = InferenceSettings(resamples=200)
 SCRIPT = "<script>alert('x')</script>"
 RETENTION = {
-    "before": {"perplexity": 12.31, "tokens": 3456, "kind": "pseudo-perplexity"},
-    "after": {"perplexity": 12.93, "tokens": 3456, "kind": "pseudo-perplexity"},
-    "change_percent": 5.04,
+    "neutral": {
+        "kind": "pseudo-perplexity",
+        "before": 12.31,
+        "after": 12.93,
+        "change_percent": 5.04,
+        "texts": 200,
+        "tokens": 3456,
+    }
 }
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
@@ -91,7 +98,8 @@ def page():
 
 
 def test_a_report_is_all_its_files_and_nothing_else(tmp_path):
-    write(made(), tmp_path / "run")
+    drawn = write(made(), tmp_path / "run")
+    assert drawn == {"samples_de": tmp_path / "run" / "figures" / "samples_de.png"}
     found = sorted(str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*"))
     assert found == [
         "deltas.csv",
@@ -99,9 +107,9 @@ def test_a_report_is_all_its_files_and_nothing_else(tmp_path):
         "deltas.md",
         "deltas.tex",
         "figures",
-        "figures/before_after.pdf",
-        "figures/before_after.png",
-        "figures/before_after.svg",
+        "figures/samples_de.pdf",
+        "figures/samples_de.png",
+        "figures/samples_de.svg",
         "report.html",
     ]
 
@@ -117,7 +125,7 @@ def test_a_report_can_be_written_again_and_is_the_same(tmp_path):
 def test_a_report_that_fails_leaves_what_was_there(tmp_path):
     write(made(), tmp_path)
     before = (tmp_path / "report.html").read_bytes()
-    broken = made(retention={"before": {}, "after": {}, "change_percent": 0})
+    broken = made(title="another", retention={"neutral": {"kind": "perplexity"}})
     with pytest.raises(KeyError):
         write(broken, tmp_path)
     assert (tmp_path / "report.html").read_bytes() == before
@@ -199,26 +207,24 @@ def test_markdown_rows_have_equal_cells_whatever_the_names():
 # --- the figure -----------------------------------------------------------------------------
 
 
-def test_figures_are_named_by_benchmark_where_there_are_several(tmp_path):
+def test_figures_are_named_by_benchmark_and_never_share_a_file(tmp_path):
     comparison = made().comparisons["samples_de"]
-    several = {"samples/de": comparison, "samples de": comparison}
-    names = sorted(path.name for path in figures.write(several, tmp_path))
-    assert names == sorted(
-        f"before_after-samples_de{more}.{ending}"
-        for more in ("", "-1")
-        for ending in ("png", "svg", "pdf")
-    )
-    assert all((tmp_path / name).stat().st_size > 1000 for name in names)
+    several = dict.fromkeys(("samples_de", "samples/de", "samples de", "../up"), comparison)
+    paths = figures.write(several, tmp_path)
+    assert len(set(paths)) == 3 * len(several)
+    assert {path.parent for path in paths} == {tmp_path}
+    assert tmp_path / "samples_de.png" in paths
+    assert all(path.stat().st_size > 1000 for path in paths)
 
 
 def test_the_figure_shows_every_scope_the_line_and_what_names_hold(tmp_path):
     report = made(groups=("$\\alpha", "<script>", "transgender"))
     figures.write(report.comparisons, tmp_path)
-    source = (tmp_path / "before_after.svg").read_text("utf-8")
+    source = (tmp_path / "samples_de.svg").read_text("utf-8")
     assert "<script" not in source
     for label in ("$\\alpha", "&lt;script&gt;", "transgender", "overall (W)", "macro (M)"):
         assert label in source, label
-    axes = figures.draw("x", report.comparisons["samples_de"]).axes[0]
+    axes = figures.draw(report.comparisons["samples_de"]).axes[0]
     assert 50 in [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"]
     low, high = axes.get_xlim()
     assert low <= 30
@@ -227,7 +233,7 @@ def test_the_figure_shows_every_scope_the_line_and_what_names_hold(tmp_path):
 
 def test_one_cluster_draws_marks_without_intervals():
     one = table([("gay", "s0", -1.0, -2.0), ("gay", "s0", -2.0, -1.0)])
-    axes = figures.draw("x", compare(one, one, FAST)).axes[0]
+    axes = figures.draw(compare(one, one, FAST)).axes[0]
     assert not [
         line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_zorder() == 3
     ]
@@ -238,7 +244,7 @@ def test_drawing_leaves_no_global_state():
     from matplotlib import _pylab_helpers
 
     before = dict(matplotlib.rcParams)
-    figures.draw("x", made().comparisons["samples_de"])
+    figures.draw(made().comparisons["samples_de"])
     assert dict(matplotlib.rcParams) == before
     assert not _pylab_helpers.Gcf.figs
 
@@ -249,7 +255,8 @@ def test_drawing_leaves_no_global_state():
 def test_the_page_tells_its_story_in_order(page):
     heads = [element["text"] for element in page.of("h2")]
     assert heads == [
-        "What changed, group by group",
+        "The finding",
+        "What changed per group",
         "Is it still a language model?",
         "How sure, and why",
         "The pairs that moved most",
@@ -257,8 +264,9 @@ def test_the_page_tells_its_story_in_order(page):
         "What this does not show",
     ]
     first, second = made().comparisons["samples_de"].sentences()
-    assert page.text.index(first) < page.text.index(second) < page.text.index(heads[0])
-    assert "Pseudo-perplexity on held-out text was 12.31 before and is 12.93 after" in page.text
+    assert page.text.index(first) < page.text.index(second) < page.text.index(heads[1])
+    rows = [e["text"].split() for e in page.of("tr") if e["text"].strip().startswith("neutral")]
+    assert rows == [["neutralpseudo-perplexity12.3112.93+5.02003,456"]]
     assert "Five placebo runs moved by −3 to +4 points." in page.text
     assert "bias over the 3 groups" in page.text
     assert "mitigate train recipe=demo" in page.text
@@ -267,33 +275,43 @@ def test_the_page_tells_its_story_in_order(page):
 
 def test_the_page_asks_the_network_for_nothing(page):
     policy = [e["attrs"]["content"] for e in page.of("meta") if "http-equiv" in e["attrs"]]
-    assert policy == [
-        "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-    ]
-    assert not [e["tag"] for e in page.elements if e["tag"] in ("script", "link", "img", "iframe")]
+    assert len(policy) == 1
+    rules = dict(rule.strip().split(" ", 1) for rule in policy[0].split(";"))
+    assert rules["default-src"] == "'none'"
+    assert set(rules.values()) <= {"'none'", "'unsafe-inline'", "data:"}  # nothing remote
+    assert "'unsafe-inline'" not in rules.get("script-src", "")
+    assert not [e["tag"] for e in page.elements if e["tag"] in ("script", "link", "iframe")]
     for element in page.elements:
         for key, value in element["attrs"].items():
-            assert key not in ("src", "href", "srcset", "style"), (element["tag"], key)
+            assert key not in ("href", "srcset", "style"), (element["tag"], key)
             assert not key.startswith("on")
-            assert "//" not in (value or "")
+            if key == "src":
+                assert value.startswith("data:image/svg+xml;base64,")
+            else:
+                assert "//" not in (value or "")
     style = page.of("style")[0]["text"]
     assert "url(" not in style
     assert "@import" not in style
     assert "prefers-color-scheme: dark" in style
 
 
+def test_the_figure_stands_in_the_page_and_in_words(page):
+    pictures = page.of("img")
+    assert len(pictures) == 1
+    source = base64.b64decode(pictures[0]["attrs"]["src"].partition(",")[2])
+    assert ElementTree.fromstring(source).tag == "{http://www.w3.org/2000/svg}svg"
+    row = made().comparisons["samples_de"].rows("bias").iloc[2]
+    assert f"gay {row['before']:.1f} to {row['after']:.1f}" in pictures[0]["attrs"]["alt"]
+
+
 def test_the_page_fits_a_phone_and_speaks_to_a_screen_reader(page):
     viewports = [e["attrs"]["content"] for e in page.of("meta") if e["attrs"].get("name")]
     assert "width=device-width, initial-scale=1" in viewports
-    plots = [e for e in page.of("svg") if e["attrs"].get("class") == "plot"]
-    assert len(plots) == 1
-    assert plots[0]["attrs"]["role"] == "img"
-    assert "viewbox" not in plots[0]["attrs"]  # text keeps its size when the page is narrow
-    titles = [e["text"] for e in page.of("title")][1:]
-    assert len(titles) == 2 * 5  # before and after of overall, macro, three groups
-    assert any(re.match(r"gay, before: \d+\.\d, 95 % interval", title) for title in titles)
     assert page.of("html")[0]["attrs"]["lang"] == "en"
     assert all("scope" in e["attrs"] for e in page.of("th"))
+    scrolled = [e for e in page.of("div") if "wide" in e["attrs"].get("class", "")]
+    assert len(scrolled) >= len(page.of("table"))  # a wide table scrolls, the page does not
+    assert all(e["attrs"]["aria-label"] and e["attrs"]["tabindex"] == "0" for e in scrolled)
 
 
 def test_sentences_stay_hidden_until_asked_for(page):
@@ -339,14 +357,15 @@ def test_script_anywhere_is_shown_as_text():
 
 
 def test_much_lost_language_is_warned_of():
-    lost = {**RETENTION, "change_percent": 25.0}
+    lost = {"neutral": {**RETENTION["neutral"], "change_percent": 25.0}}
     assert "worse by 20 % or more" in Page(html.render(made(retention=lost))).text
     assert "worse by 20 % or more" not in Page(html.render(made())).text
 
 
 def test_the_page_does_not_call_a_score_near_50_fair(page):
-    assert not re.search(r"\b(fair|unbiased|debiased|bias-free)\b", page.text, re.IGNORECASE)
-    assert "not freedom from bias" in page.text
+    claims, limits = page.text.split("What this does not show")
+    assert not re.search(r"\b(fair|unbiased|debiased|bias-free)\b", claims, re.IGNORECASE)
+    assert "not freedom from bias" in limits
 
 
 def test_several_benchmarks_stand_side_by_side():

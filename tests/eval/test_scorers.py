@@ -49,7 +49,8 @@ MODELS = {
     "gpt2": "causal",
     "llama": "causal",
 }
-WORDS = "wij jij zijn is queer homo hetero trans cis gek ziek en niet bang".split()
+WORDS = ["wij", "jij", "zijn", "is", "queer", "homo", "hetero", "trans", "cis"]
+WORDS += ["gek", "ziek", "en", "niet", "bang"]
 TOKENIZER = word_pieces(*WORDS, "##s", ".")
 
 
@@ -341,6 +342,23 @@ def test_overlong_sentences():
     last = truncated.table[["score_more", "score_less"]].to_numpy()[1]
     assert last == pytest.approx(define(lm, *short)[:2], abs=1e-5)
     assert truncated.meta["overlong"] == "truncate"
+
+
+def test_a_shared_token_that_truncation_takes_from_one_side_is_scored_on_neither():
+    lm = causal(n_positions=6, bos_token_id=2)
+    longer = pairs_of(("homos is gek en ziek", "cis is gek en ziek"))  # 7 tokens and 6
+    found = score(lm, longer, ScoreSettings(overlong="truncate")).table.iloc[0]
+    expected = define(lm, "homos is gek en", "cis is gek en")
+    assert found["shared_tokens"] == expected[2] == 3
+    assert [found["score_more"], found["score_less"]] == pytest.approx(expected[:2], abs=1e-5)
+
+
+def test_truncation_keeps_the_closing_special_token():
+    lm = masked(max_position_embeddings=6)
+    over = pairs_of(("queer is gek en ziek en bang", "cis is gek en ziek en bang"))
+    found = score(lm, over, ScoreSettings(overlong="truncate")).table.iloc[0]
+    expected = define(lm, "queer is gek en", "cis is gek en")  # and [SEP]
+    assert [found["score_more"], found["score_less"]] == pytest.approx(expected[:2], abs=1e-5)
 
 
 def test_roberta_reads_fewer_tokens_than_it_has_positions():
