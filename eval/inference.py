@@ -29,7 +29,6 @@ import numpy as np
 import pandas as pd
 from scipy.stats import ttest_rel
 from statsmodels.stats.contingency_tables import mcnemar
-from statsmodels.stats.multitest import multipletests
 
 from eval.errors import RequestError
 from eval.metrics import (
@@ -427,9 +426,7 @@ def _finish(
         if len(tested) == 0:
             continue
         metric, first = rows["metric"].iloc[0], kind[rows.index[0]]
-        table.loc[tested, "p_adjusted"] = multipletests(
-            table.loc[tested, "p"], method=settings.correction
-        )[1]
+        table.loc[tested, "p_adjusted"] = holm(table.loc[tested, "p"].to_numpy())
         over = {"overall": "overall and macro" if len(tested) > 1 else "overall"}
         table.loc[tested, "family"] = f"{metric} " + over.get(
             first, f"over the {len(tested)} {first}s" if len(tested) > 1 else f"of one {first}"
@@ -444,6 +441,19 @@ def _finish(
         for row in table.to_dict("records")
     ]
     return table
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """Holm's adjusted p of a family (Holm 1979), in the order given. (tests,)
+
+    statsmodels' `multipletests` gives the same, which a test pins, but collects garbage at
+    every call: nine tenths of a comparison's time.
+    """
+    order = np.argsort(p, kind="stable")
+    steps = p[order] * np.arange(len(p), 0, -1)
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps))
+    return adjusted
 
 
 def _verdict(

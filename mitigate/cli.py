@@ -17,7 +17,7 @@ import eval.errors
 from mitigate.console import messages, say
 
 USAGE = """\
-mitigate score fine-tunes nothing, train does the whole job. Everything is key=value.
+Score a language model's bias, fine-tune it, score it again, and say what changed.
 
   mitigate train    recipe=NAME [key=value …]             score, fine-tune, score, compare
   mitigate score    model=NAME|model.path=DIR benchmark=NAME [benchmark.path=FILE] out=FILE.parquet
@@ -25,7 +25,7 @@ mitigate score fine-tunes nothing, train does the whole job. Everything is key=v
   mitigate report   RUN [RUN …] [out=DIR]                 one run again, or many side by side
   mitigate corpus   taz|text path=… out=DIR [key=value …] prepare a corpus once
   mitigate recipes                                        every recipe, a line each
-  mitigate doctor                                         what this machine, its keys and caches can do
+  mitigate doctor                                         what this machine and its caches can do
 """
 REQUEST_ERRORS = (eval.errors.RequestError, corpora.errors.RequestError)
 STATUS = "MITIGATE_STATUS_FILE"
@@ -267,7 +267,10 @@ def corpus(words: Sequence[str]) -> int:
     import corpora as package
 
     name = words[0]
-    keyed = [f"corpus.{word}" if not word.startswith("corpus.") else word for word in words[1:]]
+    keyed = [
+        word if word.startswith("corpus.") or "=" not in word else f"corpus.{word}"
+        for word in words[1:]
+    ]
     recipe = settings.from_words([f"corpus={name}", *keyed], recipe=None)
     facts = package.build(recipe.corpus[name], Path(out))
     say(

@@ -23,7 +23,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 #: Where people read: standard error, so that standard output holds results alone.
-messages = Console(stderr=True, highlight=False, soft_wrap=True)
+#: In a file or a pipe nothing is cut to the width of a terminal that isn't there.
+messages = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 120)
 
 
 def rank() -> int:
@@ -39,7 +40,7 @@ def world_size() -> int:
 def say(text: str) -> None:
     """Print a line for the person at the terminal, once, whatever the number of processes."""
     if rank() == 0:
-        messages.print(text, markup=False)
+        messages.print(text, markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

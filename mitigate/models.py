@@ -1,5 +1,6 @@
 """Load, save and fingerprint models: base models, adapters, tokenizers; masked or causal."""
 
+import difflib
 import hashlib
 import importlib.util
 import os
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from peft import PeftModel
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -34,6 +36,9 @@ from mitigate.console import cache_folder, once_per_machine
 from mitigate.run import Run
 from mitigate.settings import ModelSettings, Recipe, available, nearest
 
+#: BERT and its kin, causal only as decoders: else each token sees what it should predict.
+BOTH_KINDS = MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys() & MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys()
+
 
 class ModelError(RequestError):
     """The model that the request names can't be used; one line says why."""
@@ -46,19 +51,23 @@ def load(settings: ModelSettings, *, seed: int = 0) -> LanguageModel:
         RequestError: the folder or hub id is not there, has no config, no safetensors weights,
             missing weights (a head that would be random), or is neither masked nor causal.
     """
+    device = _device(settings.device)
     source = _source(settings, seed)
-    adapter = settings.adapter
+    adapter = _adapter_folder(settings.adapter) if settings.adapter else None
     if (Path(source) / "adapter_config.json").is_file() and not adapter:
         adapter, source = source, _base_of_adapter(Path(source))
     config = _config(source, settings)
     kind = kind_of(config, settings.kind)
     if kind == "causal" and hasattr(config, "causal"):
         config.causal = True  # XLM: the same class reads left to right or both ways
-    tokenizer = _from_source(AutoTokenizer, source, settings)
-    model = _weights(source, kind, config, settings)
+    if config.model_type in BOTH_KINDS:
+        config.is_decoder = kind == "causal"
+    language_id = _language_id(config, settings.langs)
+    tokenizer = _tokenizer(source, settings)
+    model: Any = _weights(source, kind, config, settings)
     if adapter:
-        model = _with_adapter(model, Path(adapter))
-    model.to(device=_device(settings.device))
+        model = PeftModel.from_pretrained(model, adapter)
+    torch.nn.Module.to(model, device)
     model.eval()
     return LanguageModel(
         name=settings.name or Path(source).name,
@@ -67,7 +76,7 @@ def load(settings: ModelSettings, *, seed: int = 0) -> LanguageModel:
         tokenizer=tokenizer,
         fingerprint=fingerprint(model),
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
-        language_id=_language_id(config, settings.langs),
+        language_id=language_id,
     )
 
 
@@ -171,19 +180,20 @@ def _from_source(auto: Any, source: str, settings: ModelSettings, **more: Any) -
     try:
         return auto.from_pretrained(source, **_hub_arguments(settings), **more)
     except (OSError, HFValidationError, LocalEntryNotFoundError) as error:
-        raise ModelError(_why(source, error)) from error
+        raise ModelError(_why(source, error, settings)) from error
+    except SafetensorError as error:
+        raise ModelError(f"{source}: its weights can't be read, or not all: {error}") from error
     except (ValueError, KeyError) as error:
         said = str(error).strip().split("\n")[0]
         raise ModelError(f"{source}: can't be loaded: {said}") from error
 
 
-def _why(source: str, error: Exception) -> str:
+def _why(source: str, error: Exception, settings: ModelSettings) -> str:
     said = " ".join(str(error).split())
     if Path(source).is_dir():
         if "safetensors" in said or "no file named" in said:
             return f"{source}: no safetensors weights in this folder"
         return f"{source}: can't be read: {said[:200]}"
-    names = [name for name in available("model") if name != "custom"]
     offline = os.environ.get("HF_HUB_OFFLINE") in ("1", "ON", "YES", "TRUE")
     state = (
         "HF_HUB_OFFLINE is set and it is not in the cache"
@@ -191,7 +201,20 @@ def _why(source: str, error: Exception) -> str:
         else "the hub has no such model, asks for a login, or can't be reached (with the model in "
         "the cache, HF_HUB_OFFLINE=1 does without)"
     )
-    return f"{source}: {state}; model=NAME knows {nearest(source.rpartition('/')[2], names)}"
+    hint = "a copy on disk goes in by model.path=DIR, and model=samples_masked_de needs no hub"
+    if settings.name in ("", "custom"):  # an id that the user typed
+        names = [name for name in available("model") if name != "custom"]
+        close = difflib.get_close_matches(source.rpartition("/")[2], names, n=1)
+        hint = f"did you mean model={close[0]}?" if close else hint
+    return f"{source}: {state}; {hint}"
+
+
+def _tokenizer(source: str, settings: ModelSettings) -> PreTrainedTokenizerBase:
+    """The tokenizer; where its files are missing, transformers makes one without any word."""
+    tokenizer: PreTrainedTokenizerBase = _from_source(AutoTokenizer, source, settings)
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        raise ModelError(f"{source}: no tokenizer there, or one without a vocabulary")
+    return tokenizer
 
 
 def _weights(
@@ -218,11 +241,11 @@ def _weights(
     return model
 
 
-def _with_adapter(model: PreTrainedModel, adapter: Path) -> Any:
-    folder = _folder(adapter, "model.adapter")
+def _adapter_folder(said: str) -> str:
+    folder = _folder(Path(said), "model.adapter")
     if not (Path(folder) / "adapter_config.json").is_file():
-        raise ModelError(f"model.adapter={adapter}: no adapter_config.json in this folder")
-    return PeftModel.from_pretrained(model, folder)
+        raise ModelError(f"model.adapter={said}: no adapter_config.json in this folder")
+    return folder
 
 
 def _device(wanted: str) -> torch.device:
@@ -251,7 +274,8 @@ def _language_id(config: PretrainedConfig, langs: str | None) -> int | None:
     if langs is None:
         return None
     if langs not in known:
-        raise ModelError(f"model.langs={langs}: {nearest(langs, known) if known else 'none here'}")
+        hint = nearest(langs, known) if known else "this model has no language ids; leave it out"
+        raise ModelError(f"model.langs={langs}: {hint}")
     return int(known[langs])
 
 
@@ -262,8 +286,8 @@ def _from_gguf(package: str) -> Path:
     its quantisation settings and can't be saved as it is.
     """
     spec = importlib.util.find_spec(package)
-    assert spec is not None and spec.submodule_search_locations
-    files = sorted(Path(spec.submodule_search_locations[0]).glob("**/*.gguf"))
+    locations = spec.submodule_search_locations if spec is not None else None
+    files = sorted(Path(locations[0]).glob("**/*.gguf")) if locations else []
     if not files:
         raise ModelError(f"the package {package} carries no .gguf file")
     gguf = files[0]

@@ -384,7 +384,10 @@ def _check_key(said: str, key: str, schema: type, also: Iterable[str] = ()) -> N
         if deep and not prefix:
             raise RequestError(f"no key {said}; did you mean {' or '.join(deep)}?")
         if not prefix:
-            raise RequestError(f"no key {said}; {nearest(said, [*all_keys(), *GROUPS])}")
+            names = [*all_keys(), *GROUPS]
+            if not difflib.get_close_matches(said, names, n=1):
+                names = list(fields)  # eighty keys are no help
+            raise RequestError(f"no key {said}; {nearest(said, names)}")
         raise RequestError(f"no key {said}; {nearest(first, [*fields, *also], prefix)}")
     inner = _dataclass_of(fields[first])
     if rest and inner is not None:
@@ -413,9 +416,9 @@ def all_keys() -> tuple[str, ...]:
 def _unknown_key(node: Any, schema: type, prefix: str = "") -> str:
     """What a composed tree has that the schema has not, said in one line; '' for nothing."""
     fields = _fields(schema)
-    for name, value in node.items():
+    for name, value in ((str(key), value) for key, value in node.items()):
         if name not in fields:
-            return f"no key {prefix}{name}; {nearest(str(name), fields, prefix)}"
+            return f"no key {prefix}{name}; {nearest(name, fields, prefix)}"
         if not isinstance(value, DictConfig):
             continue
         inner = _dataclass_of(fields[name])
@@ -423,7 +426,7 @@ def _unknown_key(node: Any, schema: type, prefix: str = "") -> str:
             if inner is None:
                 continue
             for item, content in value.items():
-                found = _unknown_key(content, inner, f"{prefix}{name}.{item}.")
+                found = _unknown_key(content, inner, f"{prefix}{name}.{item!s}.")
                 if found:
                     return found
         elif inner is not None:

@@ -46,7 +46,7 @@ class Tracker:
             self._wandb.log(values)
 
     def finding(self, name: str, several: bool, comparison: Comparison, figure: Path) -> None:
-        """Send one benchmark's levels, deltas, table and figure; keys name it if there are several."""
+        """Send one benchmark's levels, deltas, table and figure; `several`: keys name it."""
         if self._wandb is None:
             return
         import wandb

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,8 +21,8 @@ def table(comparison: Comparison) -> Table:
     dash, the verdict gives the reason.
     """
     level = f"{100 * (1 - comparison.settings.alpha):g} %"
-    shown = Table(title=Text(comparison.benchmark), title_justify="left")
-    shown.add_column("group")
+    shown = Table(title=Text(comparison.benchmark), title_justify="left", box=SIMPLE_HEAD)
+    shown.add_column("group", no_wrap=True)
     for head in ("before", "after", "Δ pp", f"{level} interval", "p adjusted"):
         shown.add_column(head, justify="right", no_wrap=True)
     shown.add_column("toward 50?")
@@ -31,9 +32,9 @@ def table(comparison: Comparison) -> Table:
     for row, ends in zip(rows.to_dict("records"), last, strict=True):
         shown.add_row(
             Text(scope_label(row["scope"])),
-            number(row["before"]),
-            number(row["after"]),
-            signed(row["delta"]),
+            number(row["before"], 2),
+            number(row["after"], 2),
+            signed(row["delta"], 2),
             interval(row["ci_low"], row["ci_high"]),
             p_cell(row["p_adjusted"]),
             Text(row["verdict"], style=_STYLES.get(plain_verdict(row["verdict"]), "")),

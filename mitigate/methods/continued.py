@@ -76,16 +76,23 @@ def train(context: Context) -> Trained:
         context.say(f"going on from {checkpoint.name}")
     with progress("training") as report:
         watch.report = report
-        result = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     model = trainer.accelerator.unwrap_model(trainer.model)
     model.eval()
+    # The history is kept in the checkpoints, so a resumed run has all of it.
+    steps = min(trainer.state.global_step, trainer.state.max_steps)
+    losses = [
+        entry["loss"]
+        for entry in trainer.state.log_history
+        if "loss" in entry and entry["step"] <= steps
+    ]
     facts = {
         "method": settings.name,
-        "steps": trainer.state.global_step,
+        "steps": steps,
         "epochs": trainer.state.epoch,
         "train_rows": len(rows),
         "valid_rows": len(held_out),
-        "train_loss": result.training_loss,
+        "train_loss": sum(losses) / len(losses) if losses else None,
         "best_valid_loss": trainer.state.best_metric,
         "kept": "best" if trainer.state.best_model_checkpoint else "last",
         "trained_weights": sum(p.numel() for p in model.parameters() if p.requires_grad),
@@ -108,22 +115,24 @@ def _with_lora(
             "method.lora.targets: this model has no defaults; name modules, such as "
             f"{', '.join(_linear_names(lm.model)[:6])}"
         )
-    matched = [
-        name
-        for name, _ in lm.model.named_modules()
-        if any(name == target or name.endswith(f".{target}") for target in targets)
-    ]
-    if not matched:
+    modules = dict(lm.model.named_modules())
+    found = {
+        target: [name for name in modules if name == target or name.endswith(f".{target}")]
+        for target in targets
+    }
+    nothing = [target for target in targets if not found[target]]
+    if nothing:
         raise RequestError(
-            f"method.lora.targets={targets} match nothing in {lm.name}; there are: "
+            f"method.lora.targets: {', '.join(nothing)} match nothing in {lm.name}; there are: "
             f"{', '.join(_linear_names(lm.model))}"
         )
-    head = lm.model.get_output_embeddings()
-    for name, module in lm.model.named_modules():
-        if name in matched and module is head:
+    matched = [name for name in modules if any(name in names for names in found.values())]
+    output = lm.model.get_output_embeddings()
+    for name in matched:
+        if modules[name] is output or getattr(modules[name], "weight", None) is output.weight:
             raise RequestError(
-                f"method.lora.targets: {name} is the output layer; where it is tied to the "
-                "embeddings an adapter on it merges into both"
+                f"method.lora.targets: {name} is the output layer or shares its weights; where "
+                "they are tied to the embeddings, an adapter merges into both"
             )
     # No task type: peft knows none for masked models, and the default wraps nothing away.
     config = LoraConfig(
@@ -143,7 +152,7 @@ def _with_lora(
     return model
 
 
-def _linear_names(model: torch.nn.Module) -> list[str]:
+def _linear_names(model: Any) -> list[str]:
     """The last parts of the names of all linear layers but the output, each once."""
     head = model.get_output_embeddings()
     kinds = ("Linear", "Conv1D")
@@ -210,7 +219,7 @@ def _cut(ids: list[int], room: int) -> Iterator[list[int]]:
         yield ids[start : start + room]
 
 
-class MaskedRows(torch.utils.data.Dataset):  # type: ignore[type-arg]
+class MaskedRows(torch.utils.data.Dataset):
     """Rows with masks drawn anew each epoch from (seed, epoch, row) and nothing else.
 
     So two processes mask as one does, a resumed run as an undisturbed one, and with a fixed
@@ -400,8 +409,12 @@ def _causal_trainer(
         packing=False,
         dataset_kwargs={"skip_prepare_dataset": True},
     )
+    # The first token is never predicted. Said here, because the trainer counts labels, and does
+    # not leave the first out for every class that does (GPT2LMHeadModel, XLMWithLMHeadModel).
     data = {
-        part: Dataset.from_dict({"input_ids": some, "labels": some})
+        part: Dataset.from_dict(
+            {"input_ids": some, "labels": [[IGNORED, *row[1:]] for row in some]}
+        )
         for part, some in (("train", rows), ("valid", held_out))
     }
     return SFTTrainer(
@@ -426,14 +439,23 @@ class _Watch(TrainerCallback):
         if isinstance(data, MaskedRows):
             data.epoch = int(state.epoch or 0)
 
+    def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        # The trainer takes a step before it sees that a resumed run was done: let it be empty.
+        if state.global_step >= state.max_steps:
+            for group in more["optimizer"].param_groups:
+                group["lr"] = 0.0
+
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         self.report(state.global_step, state.max_steps)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
+        if state.global_step > state.max_steps:
+            return
+        # The last entry's `train_loss` is a mean over this start's steps, no point of the curve.
         kept = {
             f"train/{key.removeprefix('train_')}": value
             for key, value in (logs or {}).items()
-            if isinstance(value, int | float) and key != "epoch"
+            if isinstance(value, int | float) and key not in ("epoch", "train_loss")
         }
         loss = (logs or {}).get("loss", 0.0)
         if not math.isfinite(loss):

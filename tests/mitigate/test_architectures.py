@@ -105,12 +105,16 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         for kind, name in (
             ("llama", "LlamaForCausalLM"),
             ("mistral", "MistralForCausalLM"),
-            ("granite", "GraniteForCausalLM"),
         )
     },
+    "granite": (
+        "GraniteForCausalLM",
+        {**SHAPE, "num_key_value_heads": 1, "logits_scaling": 4.0},
+        ["q_proj", "v_proj"],
+    ),
     "gemma3": (
         "Gemma3ForCausalLM",
-        {**SHAPE, "num_key_value_heads": 1, "head_dim": 8, "sliding_window": 16},
+        {**SHAPE, "num_key_value_heads": 1, "head_dim": 8, "final_logit_softcapping": 5.0},
         ["q_proj", "v_proj"],
     ),
 }
@@ -266,9 +270,7 @@ def test_load_score_train_score_reload(
     given.adapter = str(tmp_path / "adapter")
     reloaded = load(given)
     assert reloaded.fingerprint != lm.fingerprint
-    torch.testing.assert_close(
-        values(measured(reloaded, pairs)), values(after), atol=1e-5, rtol=0
-    )
+    torch.testing.assert_close(values(measured(reloaded, pairs)), values(after), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -295,5 +297,5 @@ def test_the_language_reaches_xlm(
     assert (german.meta["language_id"], english.meta["language_id"]) == (1, 0)
     assert not torch.allclose(values(german), values(english), atol=1e-3)
     given.langs = "fr"
-    with pytest.raises(RequestError, match="model.langs=fr"):
+    with pytest.raises(RequestError, match=r"model\.langs=fr"):
         load(given)
