@@ -89,7 +89,10 @@ def _read_published(path: Path) -> Scores:
     text, encoding = _decode_published(path)
     first = text.partition("\n")[0]
     separator = ";" if first.count(";") > first.count(",") else ","
-    rows = pd.read_csv(io.StringIO(text), sep=separator)
+    try:
+        rows = pd.read_csv(io.StringIO(text), sep=separator)
+    except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
+        raise RequestError(f"{path} is not a score file: {str(error).strip()}") from error
     needed = ["sent_more", "sent_less", "sent_more_score", "sent_less_score", "bias_type"]
     missing = [column for column in needed if column not in rows]
     if missing:

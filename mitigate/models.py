@@ -28,6 +28,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
+from transformers.utils.logging import disable_progress_bar
 
 from eval.errors import RequestError
 from eval.inference import Comparison
@@ -38,6 +39,10 @@ from mitigate.settings import ModelSettings, Recipe, available, nearest
 
 #: BERT and its kin, causal only as decoders: else each token sees what it should predict.
 BOTH_KINDS = MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys() & MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys()
+
+
+# The bars of loading and saving would bury what a run has to say.
+disable_progress_bar()
 
 
 class ModelError(RequestError):

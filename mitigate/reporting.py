@@ -90,7 +90,7 @@ def score_file(when: str, benchmark: str, benchmarks: int) -> str:
 def write(run: Finished, comparisons: dict[str, Comparison], out: Path) -> dict[str, Path]:
     """Write a run's tables, figures and page; returns each benchmark's figure."""
     notes = [PLACEBO if run.recipe.placebo else ONE_RUN]
-    if run.manifest["corpus"].get("texts_with_benchmark_sentences"):
+    if run.manifest.get("corpus", {}).get("texts_with_benchmark_sentences"):
         notes.append(CONTAMINATED)
     return write_report(
         ReportInput(
@@ -150,8 +150,8 @@ def _rows(run: Finished) -> list[dict[str, Any]]:
                 "bias_after": bias["after"],
                 "bias_delta": bias["delta"],
                 "p": bias["p"],
-                "distance_before": comparison.headline["distance_before"],
-                "distance_after": comparison.headline["distance_after"],
+                "distance_before": comparison.headline["before"],
+                "distance_after": comparison.headline["after"],
                 "margin_delta": margin["delta"],
                 "perplexity_change_percent": neutral.get("change_percent", np.nan),
             }

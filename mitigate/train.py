@@ -39,24 +39,31 @@ def main(words: Sequence[str]) -> Path:
     pairs, corpus = inputs(recipe)
     check_folder(recipe)
     check_world_size(recipe)
-    accelerate.PartialState(cpu=recipe.launch.cpu)  # starts the process group
+    chosen = method(recipe.method)
+    state = accelerate.PartialState(cpu=recipe.launch.cpu)  # starts the process group
+    lm = models.load(recipe.model)
+    chosen.check(lm, recipe.method, recipe.model.lora_targets, state.num_processes)
     run = open_run(recipe, "mitigate train " + " ".join(words))
     try:
-        job(run, recipe, pairs, corpus)
+        job(run, recipe, pairs, corpus, lm)
     finally:
         run.close()
     return run.folder
 
 
-def job(run: Run, recipe: Recipe, pairs: dict[str, Pairs], corpus: corpora.Corpus) -> None:
+def job(
+    run: Run,
+    recipe: Recipe,
+    pairs: dict[str, Pairs],
+    corpus: corpora.Corpus,
+    lm: LanguageModel,
+) -> None:
     """Everything between an open run folder and a finished one. The line, in order."""
     run.note(
         wandb_id=run.manifest.get("wandb_id", run.folder.name),
         corpus=corpus.facts,
         benchmarks={name: benchmark_facts(some) for name, some in pairs.items()},
     )
-    with run.timed("load"):
-        lm = models.load(recipe.model)
     begun_with = run.manifest.get("model", {}).get("fingerprint", lm.fingerprint)
     if begun_with != lm.fingerprint:
         raise RequestError(
@@ -156,7 +163,7 @@ def fine_tune(
         say=say,
     )
     with run.timed("train"):
-        trained = method(recipe.method)(context)
+        trained = method(recipe.method).train(context)
     run.note(training=trained.facts)
     if run.main:
         models.save_folder(trained.model, lm.tokenizer, kept)

@@ -1,11 +1,11 @@
-"""Mitigations: one file each, with `train(context) -> Trained`, one recipe each."""
+"""Mitigations: one file each, with `check` and `train` (see `Method`), one recipe each."""
 
 import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from eval.errors import RequestError
 from eval.scorers.model import LanguageModel
@@ -37,8 +37,20 @@ class Trained:
     facts: dict[str, Any]  # for the manifest: steps, losses, trained share, …
 
 
-def method(settings: MethodSettings) -> Callable[[Context], Trained]:
-    """The `train` of the file in mitigate/methods that `settings.module` names.
+class Method(Protocol):
+    """What a file in mitigate/methods offers."""
+
+    def check(
+        self, lm: LanguageModel, settings: MethodSettings, model_targets: list[str], processes: int
+    ) -> None:
+        """Raise RequestError for what can't be trained, before anything is scored."""
+
+    def train(self, context: Context) -> Trained:
+        """Train the model of the context."""
+
+
+def method(settings: MethodSettings) -> Method:
+    """The file in mitigate/methods that `settings.module` names.
 
     Raises:
         RequestError: there is no such file.
@@ -48,5 +60,4 @@ def method(settings: MethodSettings) -> Callable[[Context], Trained]:
         raise RequestError(
             f"method.module={settings.module}: no file mitigate/methods/{settings.module}.py"
         )
-    train: Callable[[Context], Trained] = importlib.import_module(name).train
-    return train
+    return cast(Method, importlib.import_module(name))

@@ -43,6 +43,23 @@ class TrainingError(RuntimeError):
     """Training can't go on: the loss is not a number, or no weight moved."""
 
 
+def check(
+    lm: LanguageModel, settings: MethodSettings, model_targets: list[str], processes: int
+) -> None:
+    """Refuse what can't be trained, before anything is scored or written.
+
+    Raises:
+        RequestError: the batch can't be shared by the processes, or LoRA's targets match
+            nothing or a tied output layer.
+    """
+    if settings.batch % processes:
+        raise RequestError(
+            f"method.batch={settings.batch} can't be shared by {processes} processes"
+        )
+    if settings.lora is not None:
+        _lora_modules(lm, settings.lora.targets or model_targets)
+
+
 def train(context: Context) -> Trained:
     """Fine-tune the model on the corpus and return it with the best or last weights.
 
@@ -52,10 +69,7 @@ def train(context: Context) -> Trained:
         TrainingError: the loss is not a number.
     """
     settings, lm = context.settings, context.lm
-    if settings.batch % context.processes:
-        raise RequestError(
-            f"method.batch={settings.batch} can't be shared by {context.processes} processes"
-        )
+    check(lm, settings, context.lora_targets, context.processes)
     set_seed(context.seed)
     model = lm.model
     if settings.lora is not None:
@@ -104,12 +118,8 @@ def train(context: Context) -> Trained:
     return Trained(model, settings.lora is not None, facts)
 
 
-def _with_lora(
-    lm: LanguageModel, settings: MethodSettings, model_targets: list[str], say: Any
-) -> Any:
-    """Put LoRA on the model, having checked what it would match."""
-    assert settings.lora is not None
-    targets = settings.lora.targets or model_targets
+def _lora_modules(lm: LanguageModel, targets: list[str]) -> list[str]:
+    """The full names of the modules that the targets match, all of which LoRA may change."""
     if not targets:
         raise RequestError(
             "method.lora.targets: this model has no defaults; name modules, such as "
@@ -134,6 +144,16 @@ def _with_lora(
                 f"method.lora.targets: {name} is the output layer or shares its weights; where "
                 "they are tied to the embeddings, an adapter merges into both"
             )
+    return matched
+
+
+def _with_lora(
+    lm: LanguageModel, settings: MethodSettings, model_targets: list[str], say: Any
+) -> Any:
+    """Put LoRA on the model and say what it trains."""
+    assert settings.lora is not None
+    targets = settings.lora.targets or model_targets
+    matched = _lora_modules(lm, targets)
     # No task type: peft knows none for masked models, and the default wraps nothing away.
     config = LoraConfig(
         r=settings.lora.r,

@@ -32,8 +32,8 @@ def main() -> None:
         subprocess.run([MITIGATE, "report", *folders, f"out={out}"], check=True)
         table = (out / "runs.md").read_text("utf-8")
     target = Path(__file__).with_name("PLACEBO.md")
-    head = "# demo against five placebo runs\n\nWritten by `python -m tests.performance.placebo`.\n\n"
-    target.write_text(head + table, encoding="utf-8")
+    head = "# demo against five placebo runs\n\nWritten by `python -m tests.performance.placebo`."
+    target.write_text(f"{head}\n\n{table}", encoding="utf-8")
     print(target)
 
 
