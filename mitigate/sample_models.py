@@ -37,8 +37,8 @@ TRAINING = {
     "batch": 64,
     "rate": 1e-3,
     "warmup": 100,
-    "mask_last": 0.7,
-    "mask_rest": 0.1,
+    "mask_last": 0.95,
+    "mask_rest": 0.03,
     "seed": 0,
 }
 STEPS = {"masked": 1_000, "causal": 700}
