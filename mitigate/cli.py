@@ -5,6 +5,7 @@ Exit status: 0 done; 2 the request is wrong; 1 it failed while running.
 
 import errno
 import os
+import shutil
 import sys
 import traceback
 import warnings
@@ -64,18 +65,32 @@ def guarded(work: Callable[[], Any], *, quiet: bool = False) -> int:
         line, status = f"mitigate: {error}", 2
     except KeyboardInterrupt:
         line, status = f"mitigate: interrupted; {_go_on()}", 1
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            traceback.print_exc()
-        line, status = f"mitigate: {error.strerror or error}; {_go_on()}", 1
     except Exception as error:  # noqa: BLE001  the last line of defence: it is told, then ends
-        traceback.print_exc()
-        line, status = f"mitigate: {type(error).__name__}: {error}; {_go_on()}", 1
+        if _disk_is_full(error):
+            line = "mitigate: No space left on device"
+        else:
+            traceback.print_exc()
+            line = f"mitigate: {type(error).__name__}: {error}"
+        line, status = f"{line}; {_go_on()}", 1
     if line and not quiet:
         print(line, file=sys.stderr, flush=True)
         if os.environ.get(STATUS):
             Path(os.environ[STATUS]).write_text(f"{status} {line}", encoding="utf-8")
     return status
+
+
+#: A disk with less room than this is full: nothing of ours fits any more.
+FULL = 2**20  # bytes
+
+
+def _disk_is_full(error: Exception) -> bool:
+    """Whether the run failed for want of room; torch and safetensors don't say so in errno."""
+    from mitigate.run import current_folder
+
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return True
+    folder = current_folder()
+    return folder is not None and shutil.disk_usage(folder).free < FULL
 
 
 def _go_on() -> str:

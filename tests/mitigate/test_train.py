@@ -214,3 +214,49 @@ def test_demo_moves_a_known_bias(recipe: str, tmp_path: Path) -> None:
     assert bias["p"] < 0.05
     retention = json.loads((folder / "retention.json").read_text("utf-8"))
     assert retention["neutral"]["change_percent"] < 20
+
+
+def test_interrupt_says_what_is_saved_and_how_to_go_on(tiny_masked: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        [str(MITIGATE), "train", *words(tiny_masked, folder, "method.epochs=500")],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list((folder / "checkpoints").glob("checkpoint-*/trainer_state.json")):
+        assert process.poll() is None, "ended before its first checkpoint"
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert stderr.splitlines()[-1] == (
+        f"mitigate: interrupted; what is done is in {folder}; "
+        f"the same command with run.dir={folder} goes on"
+    )
+    assert scores.read(folder / "before.parquet").meta["rows_used"] == 120
+
+
+def test_full_disk_says_so_and_the_run_goes_on(tiny_masked: Path, tmp_path: Path) -> None:
+    """On a disk of 600 KiB the run ends with one line; with room, the same command ends well."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=600k", "none", str(disk)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("no small disk here: mounting one needs root")
+    try:
+        command = words(tiny_masked, disk / "run", "tracking.mode=disabled")
+        done = run("train", *command)
+        assert done.returncode == 1
+        last = done.stderr.splitlines()[-1]
+        assert "No space left on device" in last
+        assert last.endswith(f"with run.dir={disk / 'run'} goes on")
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        done = run("train", *command)
+        assert done.returncode == 0, done.stderr
+        assert manifest(disk / "run")["status"] == "finished"
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

@@ -7,27 +7,27 @@ sets them side by side; written to tests/performance/PLACEBO.md. About ten minut
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 MITIGATE = Path(sys.executable).with_name("mitigate")
 SEEDS = range(5)
 
 
+def train(scratch: Path, recipe: str, seed: int) -> Path:
+    """Run one recipe with one seed; returns its folder."""
+    folder = scratch / f"{recipe}-seed{seed}"
+    words = [f"recipe={recipe}", f"seed={seed}", f"run.dir={folder}", "tracking.mode=disabled"]
+    subprocess.run([MITIGATE, "train", *words], check=True, stderr=subprocess.DEVNULL)
+    print(f"{folder.name} done", flush=True)
+    return folder
+
+
 def main() -> None:
-    """Run, compare, write."""
-    with tempfile.TemporaryDirectory() as scratch:
+    """Run, two at a time, compare, write."""
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(2) as pool:
         jobs = [("demo", 0), *(("demo_control", seed) for seed in SEEDS)]
-        folders = []
-        for recipe, seed in jobs:
-            folder = Path(scratch) / f"{recipe}-seed{seed}"
-            words = [f"recipe={recipe}", f"seed={seed}", f"run.dir={folder}"]
-            subprocess.run(
-                [MITIGATE, "train", *words, "tracking.mode=disabled"],
-                check=True,
-                stderr=subprocess.DEVNULL,
-            )
-            folders.append(folder)
-            print(f"{folder.name} done", flush=True)
+        folders = list(pool.map(lambda job: train(Path(scratch), *job), jobs))
         out = Path(scratch) / "side_by_side"
         subprocess.run([MITIGATE, "report", *folders, f"out={out}"], check=True)
         table = (out / "runs.md").read_text("utf-8")
