@@ -15,7 +15,7 @@ from typing import Any
 
 import corpora.errors
 import eval.errors
-from mitigate.console import messages, say
+from mitigate.console import STATUS, messages, say
 
 USAGE = """\
 Score a language model's bias, fine-tune it, score it again, and say what changed.
@@ -29,7 +29,6 @@ Score a language model's bias, fine-tune it, score it again, and say what change
   mitigate doctor                                         what this machine and its caches can do
 """
 REQUEST_ERRORS = (eval.errors.RequestError, corpora.errors.RequestError)
-STATUS = "MITIGATE_STATUS_FILE"
 
 
 def main() -> None:
@@ -149,6 +148,7 @@ def score(words: Sequence[str]) -> int:
     import accelerate
 
     pairs = benchmarks.load(benchmark)
+    models.prepare(recipe.model)
     state = accelerate.PartialState(cpu=recipe.launch.cpu)
     lm = models.load(recipe.model)
     with progress("scoring") as report:

@@ -27,6 +27,10 @@ from rich.tree import Tree
 messages = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 120)
 
 
+#: In this file a launched process says how it ended: a launcher's own status is always 1.
+STATUS = "MITIGATE_STATUS_FILE"
+
+
 def rank() -> int:
     """This process's number among those of the run; 0 without a launcher."""
     return int(os.environ.get("RANK", 0))

@@ -10,12 +10,10 @@ from pathlib import Path
 import psutil
 
 from eval.errors import RequestError
-from mitigate.console import world_size
+from mitigate.console import STATUS, world_size
 from mitigate.settings import Recipe
 
 TRAIN = Path(__file__).with_name("train.py")
-#: In this file a launched process says how it ended: a launcher's own status is always 1.
-STATUS = "MITIGATE_STATUS_FILE"
 
 
 def needs_launcher(recipe: Recipe) -> bool:

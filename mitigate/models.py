@@ -49,7 +49,16 @@ class ModelError(RequestError):
     """The model that the request names can't be used; one line says why."""
 
 
-def load(settings: ModelSettings, *, seed: int = 0) -> LanguageModel:
+def prepare(settings: ModelSettings) -> None:
+    """Build or unpack what has to be built first, before the process group is started.
+
+    Once there is one, transformers saves on rank 0 alone, and whichever process holds the lock
+    would build an empty folder.
+    """
+    _source(settings)
+
+
+def load(settings: ModelSettings) -> LanguageModel:
     """Load the model that `settings` names, on its device, in evaluation mode.
 
     Raises:
@@ -57,7 +66,7 @@ def load(settings: ModelSettings, *, seed: int = 0) -> LanguageModel:
             missing weights (a head that would be random), or is neither masked nor causal.
     """
     device = _device(settings.device)
-    source = _source(settings, seed)
+    source = _source(settings)
     adapter = _adapter_folder(settings.adapter) if settings.adapter else None
     if (Path(source) / "adapter_config.json").is_file() and not adapter:
         adapter, source = source, _base_of_adapter(Path(source))
@@ -132,7 +141,7 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return digest.hexdigest()
 
 
-def _source(settings: ModelSettings, seed: int) -> str:
+def _source(settings: ModelSettings) -> str:
     """Where the weights are: a folder here, or a hub id."""
     if settings.path:
         return _folder(Path(settings.path), "model.path")
@@ -325,6 +334,8 @@ def save_folder(model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) ->
     try:
         model.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
+        if not any((staging / name).is_file() for name in ("config.json", "adapter_config.json")):
+            raise RuntimeError(f"{folder.name}: nothing was saved; only rank 0 may save")
         if folder.exists():
             shutil.rmtree(folder)
         os.replace(staging, folder)

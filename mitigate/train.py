@@ -40,6 +40,7 @@ def main(words: Sequence[str]) -> Path:
     check_folder(recipe)
     check_world_size(recipe)
     chosen = method(recipe.method)
+    models.prepare(recipe.model)
     state = accelerate.PartialState(cpu=recipe.launch.cpu)  # starts the process group
     lm = models.load(recipe.model)
     chosen.check(lm, recipe.method, recipe.model.lora_targets, state.num_processes)
