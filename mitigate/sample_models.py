@@ -65,7 +65,21 @@ def ensure(language: str, kind: Kind) -> Path:
 def train(
     language: str, kind: Kind, report: Callable[[int, int], None]
 ) -> tuple[Any, PreTrainedTokenizerBase]:
-    """Train one tiny model on planted text; seeded, so the same weights on the same machine."""
+    """Train one tiny model on planted text; seeded, so the same weights on the same machine.
+
+    On one thread, however many there are: sums in another order make other weights.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _train(language, kind, report)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train(
+    language: str, kind: Kind, report: Callable[[int, int], None]
+) -> tuple[Any, PreTrainedTokenizerBase]:
     world = load_world(language)
     text = planted_text(
         world, int(TRAINING["sentences"]), odds=TRAINING["odds"], seed=int(TRAINING["seed"])
