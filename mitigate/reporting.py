@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -184,13 +185,27 @@ def against_placebo(table: pd.DataFrame, column: str = "margin_delta") -> list[s
     return lines
 
 
+#: What the terminal shows of a run; the files have every column.
+SHOWN = {
+    "run": "run",
+    "benchmark": "benchmark",
+    "bias_before": "bias before",
+    "bias_after": "after",
+    "bias_delta": "Δ",
+    "p": "p",
+    "distance_after": "distance after",
+    "margin_delta": "Δ nats",
+    "perplexity_change_percent": "Δ ppl %",
+}
+
+
 def _shown(table: pd.DataFrame) -> Table:
-    shown = Table()
-    for column in table.columns:
-        left = column in ("run", "recipe", "benchmark")
-        shown.add_column(column.replace("_", " "), justify="left" if left else "right")
+    shown = Table(box=SIMPLE_HEAD)
+    for column, head in SHOWN.items():
+        left = column in ("run", "benchmark")
+        shown.add_column(head, justify="left" if left else "right", no_wrap=True)
     for row in table.to_dict("records"):
-        shown.add_row(*(Text(_cell(value)) for value in row.values()))
+        shown.add_row(*(Text(_cell(row[column])) for column in SHOWN))
     return shown
 
 
