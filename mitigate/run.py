@@ -44,13 +44,11 @@ def current_folder() -> Path | None:
 class Run:
     """The folder of one run and what is known about it."""
 
-    def __init__(self, folder: Path, recipe: Recipe, *, resumed: bool, lock: IO[str] | None):
+    def __init__(self, folder: Path, recipe: Recipe, lock: IO[str] | None):
         self.folder = folder
         self.recipe = recipe
-        self.resumed = resumed
         self.manifest: dict[str, Any] = {}
         self._lock = lock
-        self._begun = time.time()
 
     @property
     def main(self) -> bool:
@@ -161,7 +159,7 @@ def open_run(recipe: Recipe, command: str) -> Run:
         torch.distributed.barrier()
     global _current
     _current = folder
-    run = Run(folder, recipe, resumed=resumed, lock=lock)
+    run = Run(folder, recipe, lock)
     if resumed:
         run.manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     run.write_text("recipe.yaml", recipes.resolved_yaml(recipe))

@@ -11,6 +11,7 @@ if __name__ == "__main__":  # launched as a file: look for modules in the root, 
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import closing
 
 import accelerate
 
@@ -42,13 +43,11 @@ def main(words: Sequence[str]) -> Path:
     chosen = method(recipe.method)
     models.prepare(recipe.model)
     state = accelerate.PartialState(cpu=recipe.launch.cpu)  # starts the process group
-    lm = models.load(recipe.model)
-    chosen.check(lm, recipe.method, recipe.model.lora_targets, state.num_processes)
-    run = open_run(recipe, "mitigate train " + " ".join(words))
-    try:
-        job(run, recipe, pairs, corpus, lm)
-    finally:
-        run.close()
+    # Only `job` may hold the model: it has to be gone before the fine-tuned one is loaded.
+    loaded = [models.load(recipe.model)]
+    chosen.check(loaded[0], recipe.method, recipe.model.lora_targets, state.num_processes)
+    with closing(open_run(recipe, "mitigate train " + " ".join(words))) as run:
+        job(run, recipe, pairs, corpus, loaded.pop())
     return run.folder
 
 
