@@ -4,13 +4,10 @@ A new benchmark is one file here and one file in `recipes/benchmark/`, whose `re
 """
 
 import difflib
-import hashlib
 import importlib
 import pkgutil
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
-
-import pandas as pd
 
 from eval.errors import RequestError
 from eval.pairs import Pairs
@@ -35,13 +32,24 @@ class BenchmarkSettings:
     name: str = ""
     reader: str = "pairs"  # the module of eval.benchmarks that reads it
     path: str | None = None
+    url: str | None = None  # without a path, the file is downloaded from here, into the cache
+    sha256: str | None = None  # of the file at `url`; null: recorded when it first comes
+    hub: str | None = None  # or a dataset of the Hugging Face hub, owner/name
+    split: str | None = None  # of that dataset, where it has several
+    revision: str | None = None  # of that dataset: a commit, tag or branch
     predicates_path: str | None = None  # winoqueer_nl: the predicates file beside the pairs
+    predicates_url: str | None = None
+    predicates_sha256: str | None = None
     language: str = ""  # nl, de, en, fr
     format: str = "auto"  # auto, csv, tsv, jsonl, parquet: auto goes by the file's ending
     encoding: str = "auto"  # auto: UTF-8, with a byte-order mark or without; else a codec's name
     separator: str = "auto"
     columns: Columns = field(default_factory=Columns)
-    groups: dict[str, Any] = field(default_factory=dict)  # published label: canonical name
+    labels: dict[str, Any] = field(default_factory=dict)  # published label: canonical name
+    tiers: list[int] = field(default_factory=list)  # keep pairs of these tiers; all if empty
+    groups: list[str] = field(default_factory=list)  # keep pairs of these groups, canonical names
+    origin: str | None = None  # keep pairs of this origin: survey, translated, …
+    where: str | None = None  # keep pairs that fulfil this: 'harm_mean > 2 and tier == 1'
     limit: int | None = None  # score so many pairs, a stratified and seeded sample
     seed: int = 0
     paper: str = ""
@@ -49,48 +57,26 @@ class BenchmarkSettings:
     source: str = ""  # where the file comes from, said when it is missing
 
 
+#: Modules here that read no benchmark.
+_HELPERS = ("filters", "sources")
+
+
 def load(settings: BenchmarkSettings) -> Pairs:
-    """Read the benchmark that `settings` names; with `limit`, a sample of it.
+    """Read the benchmark that `settings` names, and keep what its filters and `limit` keep.
 
     Raises:
-        RequestError: the file is missing, empty, unreadable, or lacks a column; no such reader.
+        RequestError: the file is missing, empty, unreadable, or lacks a column; no such reader;
+            a filter that asks for what isn't there, or leaves nothing.
     """
+    from eval.benchmarks.filters import narrow  # which needs the settings above
+
     if settings.limit is not None and settings.limit < 1:
         raise RequestError(f"benchmark.limit={settings.limit}: 1 pair at least, or null for all")
-    readers = [module.name for module in pkgutil.iter_modules(__path__)]
+    modules = [module.name for module in pkgutil.iter_modules(__path__)]
+    readers = [name for name in modules if name not in _HELPERS]
     if settings.reader not in readers:
         close = difflib.get_close_matches(settings.reader, readers, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(readers)}"
         raise RequestError(f"benchmark.reader={settings.reader}: no such reader; {hint}")
     pairs = importlib.import_module(f"eval.benchmarks.{settings.reader}").read(settings)
-    if settings.limit is None or settings.limit >= len(pairs):
-        return pairs
-    table = sample(pairs.table, settings.limit, settings.seed)
-    facts = {"limit": settings.limit, "seed": settings.seed, "pairs_sampled_from": len(pairs)}
-    return replace(pairs, table=table, source={**pairs.source, **facts})
-
-
-def sample(table: pd.DataFrame, limit: int, seed: int) -> pd.DataFrame:
-    """Draw `limit` pairs, each group in proportion, in the order of the source.
-
-    A group's share is rounded by largest remainder, but none goes out as long as there are as
-    many places as groups. Which pairs of a group are drawn depends on the seed and their ids
-    alone, so that neither the platform nor the order of the file changes the sample.
-    """
-    sizes = {str(group): len(rows) for group, rows in table.groupby("group")}  # sorted by name
-    exact = {group: size * limit / len(table) for group, size in sizes.items()}
-    least = 1 if limit >= len(sizes) else 0
-    places = {group: max(least, int(share)) for group, share in exact.items()}
-    # A group raised to one pair has a negative remainder, and is the last to gain another.
-    by_remainder = sorted(sizes, key=lambda group: places[group] - exact[group])
-    for group in by_remainder[: max(0, limit - sum(places.values()))]:
-        places[group] += 1
-    while sum(places.values()) > limit:  # many small groups: the largest gives way
-        places[max(places, key=places.__getitem__)] -= 1
-    ranks = table["pair_id"].map(
-        lambda pair: hashlib.blake2b(f"{seed}\x1f{pair}".encode(), digest_size=8).hexdigest()
-    )
-    # A stable sort, so that pair ids that stand twice keep their order.
-    within = ranks.sort_values(kind="stable").groupby(table["group"]).cumcount()
-    chosen = within.reindex(table.index) < table["group"].map(places)
-    return table[chosen].reset_index(drop=True)
+    return narrow(pairs, settings)

@@ -21,8 +21,10 @@ import pandas as pd
 import pyarrow as pa
 
 from eval.benchmarks import BenchmarkSettings, Columns
+from eval.benchmarks.sources import download, from_hub, kept_at, offline
 from eval.errors import RequestError
 from eval.pairs import COLUMNS, GROUP_SEPARATOR, REQUIRED, Pairs, build
+from eval.scores import SCORE_COLUMNS
 
 #: Which ending means which format.
 FORMATS = {
@@ -63,19 +65,48 @@ def read(settings: BenchmarkSettings) -> Pairs:
 def read_file(
     settings: BenchmarkSettings, expected: Iterable[str] = ()
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Read `settings.path` with `read_table`; a path that is missing is answered with help."""
-    if not settings.path:
-        raise missing(settings, "no file given")
-    path = Path(settings.path).expanduser()
-    if not path.exists():
-        raise missing(settings, f"no file {path}")
-    return read_table(
+    """Read the file at `settings.path`, else the hub's dataset, else what is at `settings.url`.
+
+    Raises:
+        RequestError: there is none, it can't be had, or it can't be read as told.
+    """
+    if not settings.path and settings.hub:
+        frame, facts = from_hub(settings.hub, settings.split, settings.revision, give())
+        frame.columns = [str(column).strip() for column in frame.columns]
+        return frame, facts
+    path, came = file_of(settings, settings.path, settings.url, settings.sha256)
+    frame, facts = read_table(
         path,
         format=settings.format,
         encoding=settings.encoding,
         separator=settings.separator,
         expected=expected,
     )
+    return frame, {**facts, **came}
+
+
+def file_of(
+    settings: BenchmarkSettings,
+    path: str | Path | None,
+    url: str | None,
+    sha256: str | None,
+    key: str = "path",
+) -> tuple[Path, dict[str, Any]]:
+    """A file of a benchmark: the one given, else the one at `url`; and facts on a download.
+
+    Raises:
+        RequestError: neither is given, there is no file `path`, or it can't be downloaded.
+    """
+    if path:
+        path = Path(path).expanduser()
+        if not path.exists():
+            raise missing(settings, f"no file {path}", key)
+        return path, {}
+    if not url:
+        raise missing(settings, "no file given", key)
+    if offline() and not kept_at(url).is_file():
+        raise missing(settings, f"no file given, and HF_HUB_OFFLINE keeps {url} from coming", key)
+    return download(url, sha256, give(key))
 
 
 def finish(settings: BenchmarkSettings, rows: pd.DataFrame, facts: dict[str, Any]) -> Pairs:
@@ -89,13 +120,19 @@ def finish(settings: BenchmarkSettings, rows: pd.DataFrame, facts: dict[str, Any
     )
 
 
-def missing(settings: BenchmarkSettings, problem: str, key: str = "benchmark.path") -> RequestError:
+def give(key: str = "path") -> str:
+    """How a user gives a file by hand, for the end of an error."""
+    return f"give it as benchmark.{key}=FILE (of several benchmarks, benchmark.NAME.{key}=FILE)"
+
+
+def missing(settings: BenchmarkSettings, problem: str, key: str = "path") -> RequestError:
     """The error for a benchmark without its file: the problem, its source, what to type."""
     source = f"; {settings.source.rstrip('. ')}" if settings.source else ""
-    offline = settings.language if settings.language in ("de", "nl") else "de"
+    sample = settings.language if settings.language in ("de", "nl") else "de"
+    by_hand = give(key)
     return RequestError(
         f"benchmark {settings.name or settings.reader}: {problem}{source}. "
-        f"Give it as {key}=FILE; benchmark=samples_{offline} tries the recipe offline"
+        f"{by_hand[0].upper()}{by_hand[1:]}; benchmark=samples_{sample} tries the recipe offline"
     )
 
 
@@ -112,12 +149,13 @@ def fill(settings: BenchmarkSettings, frame: pd.DataFrame, named: dict[str, str]
     `named` is what `columns` gives. A column may be absent if nobody asked for it: the
     optional ones whose name is our own default. Groups get their canonical names, and
     `group_label` keeps them as published. A column of the file whose name means something
-    else in the Pair table is kept as `<name>_in_file`.
+    else in the Pair or the Score table is kept as `<name>_in_file`.
 
     Raises:
         RequestError: a column is missing.
     """
     defaults = asdict(Columns())
+    taken = {*COLUMNS, *SCORE_COLUMNS}
     rows = pd.DataFrame(index=frame.index)
     for ours, theirs in named.items():
         if theirs in frame.columns:
@@ -127,22 +165,22 @@ def fill(settings: BenchmarkSettings, frame: pd.DataFrame, named: dict[str, str]
     if "group" in rows:
         labels = rows["group"].map(_label)
         rows["group_label"] = frame.get("group_label", labels)
-        rows["group"] = canonical(labels, settings.groups)
+        rows["group"] = canonical(labels, settings.labels)
     for column in frame.columns:
         if column not in named.values() and column != "group_label":
-            rows[f"{column}_in_file" if column in COLUMNS else column] = frame[column]
+            rows[f"{column}_in_file" if column in taken else column] = frame[column]
     return rows
 
 
-def canonical(labels: pd.Series, groups: dict[str, Any]) -> pd.Series:
+def canonical(labels: pd.Series, mapping: dict[str, Any]) -> pd.Series:
     """Map published labels to canonical names, whatever their case.
 
     Where there is a mapping and a whole label isn't in it, commas and semicolons separate
     several groups. A label that the mapping lacks stays as it is.
     """
-    if not groups:
+    if not mapping:
         return labels
-    names = {str(label).casefold(): str(name) for label, name in groups.items()}
+    names = {str(label).casefold(): str(name) for label, name in mapping.items()}
 
     def one(label: str) -> str:
         if label.casefold() in names:
@@ -290,6 +328,7 @@ def _separated(path: Path, text: str, separator: str, keys: str) -> pd.DataFrame
             f"{path}: rows have more fields than the header has names; read with "
             f"{keys}.separator={SEPARATORS.get(separator, separator)}"
         )
+    frame = frame.rename(columns={"Unnamed: 0": "row_in_file"})  # an index, as pandas writes it
     # pandas would call the second of them NAME.1, and who knows which one was meant.
     header = [name for name in _header(text, separator) if name.strip()]
     twice = {name for name in header if header.count(name) > 1}

@@ -15,7 +15,15 @@ from typing import Any
 import pandas as pd
 
 from eval.benchmarks import BenchmarkSettings, Columns
-from eval.benchmarks.pairs import columns, fill, finish, missing, read_file, read_table
+from eval.benchmarks.pairs import (
+    columns,
+    file_of,
+    fill,
+    finish,
+    missing,
+    read_file,
+    read_table,
+)
 from eval.errors import RequestError
 from eval.pairs import Pairs
 
@@ -50,7 +58,8 @@ def read(settings: BenchmarkSettings) -> Pairs:
     """Read the pairs and join their predicates; no published pair is left out.
 
     Beside the Pair table's columns: `predicate` (English; empty for those added from the
-    survey), `tier` (1, 2, 3), `harm_mean` (−1 … 4) and `origin` (translated, survey).
+    survey), `tier` (1, 2, 3), `harm_mean` (−1 … 4), `origin` (translated, survey) and `slice`
+    (harmful; not harmful: a harm_mean of 0 or less).
     Pairs whose predicate the predicates file lacks keep it as their cluster, have none of
     these, and are counted in `source`.
 
@@ -59,7 +68,7 @@ def read(settings: BenchmarkSettings) -> Pairs:
     """
     named = columns(settings, PUBLISHED)
     frame, facts = read_file(settings, named.values())
-    settings = replace(settings, groups={**GROUPS, **settings.groups})
+    settings = replace(settings, labels={**GROUPS, **settings.labels})
     rows = fill(settings, frame, named)
     known, predicate_facts = _predicates(settings)
     forms = rows.pop("stereotype_id").map(_form)
@@ -69,6 +78,8 @@ def read(settings: BenchmarkSettings) -> Pairs:
     rows["template"] = joined["template"].fillna("")
     for column in ("predicate", "tier", "harm_mean", "origin"):
         rows[column] = joined[column]
+    harm = rows["harm_mean"]
+    rows["slice"] = (harm > 0).map({True: "harmful", False: "not harmful"}).where(harm.notna(), "")
     sentences = rows["sent_more"] + "\n" + rows["sent_less"]
     facts.update(
         predicates=predicate_facts,
@@ -108,21 +119,16 @@ def stereotypes(templates: Sequence[int], forms: Sequence[str]) -> list[int]:
 
 def _predicates(settings: BenchmarkSettings) -> tuple[pd.DataFrame, dict[str, Any]]:
     """One row per Dutch form, which is the index: stereotype_id, template, predicate, …"""
-    key = "benchmark.predicates_path"
-    if settings.predicates_path:
-        path = Path(settings.predicates_path).expanduser()
-    else:
-        path = Path(settings.path or "").expanduser().parent / PREDICATES
-    if not path.is_file():
-        raise missing(settings, f"no predicates file {path}", key)
+    path, came = _predicates_file(settings)
     frame, facts = read_table(
         path, encoding=settings.encoding, separator=settings.separator, expected=NEEDED
     )
+    facts.update(came)
     lacking = [column for column in NEEDED if column not in frame.columns]
     if lacking:
         raise RequestError(
             f"{path}: no column {', '.join(lacking)}; there are: {', '.join(frame.columns)}; "
-            f"{key} wants the predicates file published with the pairs"
+            "benchmark.predicates_path wants the predicates file published with the pairs"
         )
     frame["form"] = frame["nl_predicate_altered"].map(_form)
     templates = _numbers(path, frame["template"], "template").astype(int)
@@ -155,6 +161,18 @@ def _predicates(settings: BenchmarkSettings) -> tuple[pd.DataFrame, dict[str, An
         forms_with_several_tiers=sorted(several.index[several]),
     )
     return known, facts
+
+
+def _predicates_file(settings: BenchmarkSettings) -> tuple[Path, dict[str, Any]]:
+    """The file given, else the one beside the pairs, else the one published with them."""
+    key = "predicates_path"
+    beside = Path(settings.path).expanduser().parent / PREDICATES if settings.path else None
+    if settings.predicates_path or beside is None:
+        url, sha256 = settings.predicates_url, settings.predicates_sha256
+        return file_of(settings, settings.predicates_path, url, sha256, key)
+    if not beside.is_file():
+        raise missing(settings, f"no predicates file {beside}", key)
+    return beside, {}
 
 
 def _numbers(path: Path, values: pd.Series, column: str = "tier") -> pd.Series:

@@ -14,6 +14,7 @@ from eval.benchmarks.crows_pairs import mend
 from eval.benchmarks.pairs import read_table
 from eval.benchmarks.winoqueer_nl import stereotypes
 from eval.errors import RequestError
+from eval.metrics import scopes
 from eval.pairs import COLUMNS, benchmark_hash
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -148,7 +149,7 @@ def test_a_missing_file_says_where_it_comes_from(tmp_path: Path) -> None:
         said = refused(settings)
         assert says in said
         assert "github.com/jerryspan/Dutch-CrowS-Pairs" in said
-        assert "benchmark.path=FILE" in said
+        assert "benchmark.path=FILE (of several benchmarks, benchmark.NAME.path=FILE)" in said
     assert "is a folder" in refused(pairs_at(tmp_path))
 
 
@@ -210,8 +211,8 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
 def test_a_label_with_a_comma_may_be_one_group(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", 'sent_more,sent_less,group\nZij,Hij,"Race, Color"\n')
     assert load(pairs_at(path)).table["group"][0] == "Race, Color"
-    groups = {"race, color": "race"}
-    assert load(pairs_at(path, groups=groups)).table["group"][0] == "race"
+    labels = {"race, color": "race"}
+    assert load(pairs_at(path, labels=labels)).table["group"][0] == "race"
 
 
 def test_unknown_reader_names_the_nearest() -> None:
@@ -280,7 +281,7 @@ def test_dutch_crows_pairs_as_published() -> None:
     }
     assert len(pairs) == 1463
     assert pairs.left_out.empty
-    assert set(pairs.table["stereo_antistereo"]) == {"stereo", "antistereo"}
+    assert pairs.source["pairs_by_direction"] == {"antistereo": 214, "stereo": 1249}
     words = set(" ".join(pairs.table["sent_more"] + " " + pairs.table["sent_less"]).split())
     assert {"siësta", "carrière", "financiële", "één", "auto’s"} <= words
     assert not any(sign in word for word in words for sign in "√©�‘\u0091")
@@ -293,6 +294,36 @@ def test_dutch_crows_pairs_without_its_encoding_is_refused() -> None:
     assert "'siësta' in mac_roman" in said
 
 
+@pytest.mark.parametrize("name", ["crows_pairs", "crows_pairs_fr", "crows_pairs_nl"])
+@pytest.mark.parametrize("separator", [",", "\t"])
+def test_both_directions_keep_their_roles(tmp_path: Path, name: str, separator: str) -> None:
+    rows = [
+        # A stereotype of the group itself; then one that it goes against.
+        ["0", "Old people are slow.", "Young people are slow.", "stereo", "age"],
+        ["1", "Young people are quick.", "Old people are quick.", "antistereo", "age"],
+    ]
+    header = ["", "sent_more", "sent_less", "stereo_antistereo", "bias_type"]
+    text = "".join(separator.join(row) + "\n" for row in [header, *rows])
+    table = load(recipe(name, path=str(write(tmp_path / "a.csv", text)))).table
+    # In both it's the first sentence that stereotypes more, and that scores as bias.
+    assert table["sent_more"].tolist() == [row[1] for row in rows]
+    assert table["sent_less"].tolist() == [row[2] for row in rows]
+    about = [row[row["disadvantaged"]] for _, row in table.iterrows()]
+    assert about == ["Old people are slow.", "Old people are quick."]
+    assert table["group"].tolist() == ["age", "age"]
+    assert table["row_in_file"].tolist() == ["0", "1"]
+    assert table["stereotype_id"].tolist() == table["pair_id"].tolist()
+
+
+def test_a_pair_without_direction_is_refused(tmp_path: Path) -> None:
+    header = "sent_more,sent_less,stereo_antistereo,bias_type\n"
+    path = write(tmp_path / "a.csv", header + "a,b,Stereo ,age\nc,d,neither,age\n")
+    said = refused(recipe("crows_pairs", path=str(path)))
+    assert said.endswith("row 2: stereo_antistereo is 'neither'; it must be stereo or antistereo")
+    path = write(tmp_path / "b.csv", "sent_more,sent_less,bias_type\na,b,age\n")
+    assert "no column stereo_antistereo" in refused(recipe("crows_pairs", path=str(path)))
+
+
 def test_every_accented_letter_in_utf8_is_mended() -> None:
     letters = "".join(chr(code) for code in range(0xC0, 0x100))
     assert mend(letters.encode().decode("mac_roman")) == letters
@@ -301,6 +332,19 @@ def test_every_accented_letter_in_utf8_is_mended() -> None:
 
 
 # --- WinoQueer-NL ------------------------------------------------------------------------------
+
+
+@needs_reference
+def test_winoqueer_nl_by_tier_origin_and_group() -> None:
+    settings = recipe("winoqueer_nl", path=str(SAMPLE), predicates_path=str(SAMPLE_PREDICATES))
+    settings.tiers = [1, 2]
+    assert len(load(settings)) == 4798 + 3002
+    settings.origin, settings.groups = "survey", ["lgbtq", "queer"]
+    table = load(settings).table
+    assert set(table["group"]) <= {"lgbtq", "queer"}
+    assert set(table["origin"]) == {"survey"}
+    settings.where = "harm_mean <= 0"
+    assert "leaves none of the" in refused(settings)
 
 
 @needs_reference
@@ -325,6 +369,12 @@ def test_winoqueer_nl_in_its_published_form() -> None:
     assert len(abnormal) == 402
     assert set(abnormal["template"]) == {"1", "3", "5", "11"}
     assert set(abnormal["harm_mean"]) == {2.78}
+    # Stereotypes that the community finds not harmful are a slice that reports cut by themselves.
+    mild = table[table["slice"] == "not harmful"]
+    assert len(mild) == 670
+    assert mild["harm_mean"].max() <= 0 < table.loc[table["slice"] == "harmful", "harm_mean"].min()
+    scope = {scope.name: scope.rows for scope in scopes(table)}["slice:not harmful"]
+    assert scope.tolist() == mild.index.tolist()
     assert pairs.source["pairs_without_predicate"] == 0
     assert pairs.source["pairs_with_doubled_spaces"] == 120
 
@@ -362,6 +412,7 @@ def test_winoqueer_nl_quirks(tmp_path: Path) -> None:
     assert table["stereotype_id"].tolist() == [odd, odd, odd, socks, new]
     assert table["tier"].tolist()[:4] == [2, 2, -1, 1]
     assert pd.isna(table["tier"][4])
+    assert table["slice"].tolist() == ["harmful"] * 4 + [""]
     assert table["origin"].fillna("").tolist() == ["translated"] * 3 + ["survey", ""]
     assert read.source["pairs_without_predicate"] == 1
     assert read.source["predicates_not_found"] == ["zijn nieuw"]

@@ -129,7 +129,7 @@ REQUESTS = [
     (SCORE[:-1], "score: where to? out=FILE.parquet"),
     ((*SCORE[:-1], "out=new.csv"), "out=new.csv: a Score table is a .parquet file"),
     (("score", *SCORE[2:]), "score: which model? model=NAME or model.path=DIR"),
-    (("score", TINY, "out=new.parquet"), "score: which benchmark? benchmark=NAME (crows_pairs_nl"),
+    (("score", TINY, "out=new.parquet"), "score: which benchmark? benchmark=NAME (components,"),
     ((*SCORE, "benchmark=[samples_de,pairs]"), "benchmark.path: there are several"),
     (("score", TINY, "benchmark=[samples_de,samples_nl]", "out=new.parquet"), "one benchmark"),
     ((*SCORE, "benchmark.path=empty.csv"), "empty.csv: is empty"),

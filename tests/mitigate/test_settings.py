@@ -306,11 +306,11 @@ def test_a_word_of_another_form_says_the_right_one(word: str, says: str) -> None
 
 
 def test_lists_and_mappings_come_through() -> None:
-    words = ["method=lora", "method.lora.targets=[query,value]", "benchmark.groups.Schwul=gay"]
+    words = ["method=lora", "method.lora.targets=[query,value]", "benchmark.labels.Schwul=gay"]
     recipe = from_words(words, recipe="demo")
     assert recipe.method.lora is not None
     assert recipe.method.lora.targets == ["query", "value"]
-    assert recipe.benchmark["samples_de"].groups == {"Schwul": "gay"}
+    assert recipe.benchmark["samples_de"].labels == {"Schwul": "gay"}
 
 
 def test_a_stored_recipe_that_is_none_is_said_in_one_line() -> None:
