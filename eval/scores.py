@@ -6,8 +6,6 @@ file carries the Pair table's columns too, so that it can be analysed on its own
 
 import io
 import json
-import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eval.errors import RequestError
+from eval.files import replacing
 from eval.pairs import benchmark_hash, pair_id
 
 #: What a scorer adds to the Pair table's columns.
@@ -48,14 +47,8 @@ def write(scores: Scores, path: Path) -> None:
     """Write a Score table beside its place and move it in, so that no torn file is ever seen."""
     table = pa.Table.from_pandas(scores.table, preserve_index=False)
     meta = {**(table.schema.metadata or {}), _META_KEY: json.dumps(scores.meta).encode()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
+    with replacing(path) as temporary:
         pq.write_table(table.replace_schema_metadata(meta), temporary)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
 
 
 def read(path: Path) -> Scores:

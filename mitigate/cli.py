@@ -9,7 +9,7 @@ import shutil
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ Score a language model's bias, fine-tune it, score it again, and say what change
 
   mitigate train    recipe=NAME [key=value …]             score, fine-tune, score, compare
   mitigate score    model=NAME|model.path=DIR benchmark=NAME [benchmark.path=FILE] out=FILE.parquet
+  mitigate describe benchmark=NAME [out=DIR] [json=true]  what a benchmark is made of
   mitigate compare  BEFORE AFTER [out=DIR]                two score files, or two run folders
   mitigate report   RUN [RUN …] [out=DIR]                 one run again, or many side by side
   mitigate corpus   taz|text path=… out=DIR [key=value …] prepare a corpus once
@@ -131,7 +132,7 @@ def score(words: Sequence[str]) -> int:
         raise eval.errors.RequestError("score: where to? out=FILE.parquet")
     from eval import benchmarks, scorers, scores
     from mitigate import models, settings
-    from mitigate.console import progress, rank
+    from mitigate.console import progress, rank, scores_folder
 
     chosen = {word.partition("=")[0] for word in words}
     if "benchmark" not in chosen:
@@ -152,15 +153,45 @@ def score(words: Sequence[str]) -> int:
     state = accelerate.PartialState(cpu=recipe.launch.cpu)
     lm = models.load(recipe.model)
     with progress("scoring") as report:
-        found = scorers.score(lm, pairs, recipe.score, report=report)
+        found = scorers.score(lm, pairs, recipe.score, store=scores_folder(), report=report)
     if rank() == 0:
         scores.write(found, path)
         _print_measures(name, found, recipe.inference.ties)
-        say(
-            f"{len(found.table)} pairs in {path}; left out: {found.meta['rows_left_out'] or 'none'}"
-        )
+        for line in _said_of(found.meta):
+            say(line)
+        say(f"{len(found.table):,} pairs in {path}")
     state.wait_for_everyone()
     return 0
+
+
+def _said_of(meta: dict[str, Any]) -> Iterator[str]:
+    """What a reader of scores must know of how they were made, in lines."""
+    work = meta["work"]
+    yield f"Scorer {meta['scorer']}, version {meta['scorer_version']}: {meta['rule']}"
+    left_out = ", ".join(f"{count} {why}" for why, count in meta["rows_left_out"].items())
+    yield f"Left out: {left_out or 'none'}"
+    checks = meta["confounds"]
+    drivers = {"tokens": checks["length_r"], "log word frequency": checks["frequency_r"]}
+    known = [f"{r:+.2f} with {what}" for what, r in drivers.items() if r is not None]
+    if known:
+        yield f"Margins correlate {', '.join(known)} (difference between the two sentences)"
+    noise = meta.get("noise")
+    if "noise" in meta and noise is None:
+        yield f"{meta['dtype']}: its noise was not measured, since weights are kept off the device"
+    if noise:
+        yield (
+            f"{meta['dtype']}: margins are off by up to {noise['largest']:.4f} nats "
+            f"(on {noise['pairs']} pairs scored in float32 too); the sign of "
+            f"{noise['sign_could_flip']} pairs could be the other"
+        )
+    if work.get("reused"):
+        yield "Found finished scores of the same weights and pairs (score.reuse=false: anew)"
+    else:
+        found = f" ({work['found']:,} were done already)" if work["found"] else ""
+        yield (
+            f"{work['requests']:,} log-probabilities{found}, {work['tokens']:,} tokens computed in "
+            f"{work['seconds']:.1f} s ({work['arrangement']})"
+        )
 
 
 def _print_measures(name: str, found: Any, ties: str) -> None:
@@ -180,6 +211,67 @@ def _print_measures(name: str, found: Any, ties: str) -> None:
             Text(row["scope"]), *(format(row[key], digits.get(key, ".2f")) for key in columns)
         )
     messages.print(shown)
+
+
+def describe(words: Sequence[str]) -> int:
+    """`mitigate describe`: what a benchmark is made of, in numbers; no sentence is shown."""
+    out, words = _take(words, "out")
+    as_json, words = _take(words, "json")
+    chosen = {word.partition("=")[0] for word in words}
+    if "benchmark" not in chosen:
+        raise eval.errors.RequestError("describe: which benchmark? benchmark=NAME")
+    import json
+
+    from rich.text import Text
+
+    from eval import benchmarks, datasheet
+    from eval import describe as facts
+    from mitigate import settings
+
+    recipe = settings.from_words(words, recipe=None)
+    if len(recipe.benchmark) > 2 or (out and len(recipe.benchmark) > 1):
+        raise eval.errors.RequestError("describe: one benchmark, or two without out= to compare")
+    pairs, *others = [benchmarks.load(some) for some in recipe.benchmark.values()]
+    tokenizer = None
+    if chosen & {"model", "model.path", "model.hub"}:
+        from mitigate import models
+
+        tokenizer = models.load_tokenizer(recipe.model)
+    found = facts.describe(pairs, tokenizer, others[0] if others else None)
+    if as_json == "true":
+        print(json.dumps(facts.as_dict(found), ensure_ascii=False, allow_nan=False, indent=2))
+    else:
+        for title, frame in facts.tables(found):
+            shown = _rich_table(title, frame)
+            messages.print(shown)
+            messages.print(Text())
+    for path in datasheet.write(pairs, Path(out), found) if out else []:
+        say(f"Written: {path}")
+    return 0
+
+
+def _rich_table(title: str, frame: Any) -> Any:
+    """A table of facts for the terminal; shares and harm with their digits."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    def cell(value: Any, column: str) -> str:
+        if isinstance(value, float):
+            if value != value:
+                return "–"
+            if column in ("share", "of this", "of the other"):
+                return f"{value:.1f} %"
+            return f"{value:,.0f}" if value == int(value) else f"{value:.2f}"
+        return f"{value:,}" if isinstance(value, int) else str(value)
+
+    shown = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
+    numeric = [frame[column].map(lambda v: not isinstance(v, str)).all() for column in frame]
+    for column, right in zip(frame.columns, numeric, strict=True):
+        shown.add_column(str(column), justify="right" if right else "left")
+    for row in frame.to_dict("records"):
+        shown.add_row(*(Text(cell(value, str(column))) for column, value in row.items()))
+    return shown
 
 
 def compare(words: Sequence[str]) -> int:
@@ -329,6 +421,7 @@ def _fresh(folder: Path) -> None:
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": train,
     "score": score,
+    "describe": describe,
     "compare": compare,
     "report": report,
     "corpus": corpus,

@@ -15,6 +15,8 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -47,6 +49,13 @@ def say(text: str) -> None:
         messages.print(text, markup=False, soft_wrap=True)
 
 
+class _Rate(ProgressColumn):
+    """How many are done in a second."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if not task.speed else f"{task.speed:,.0f}/s", style="progress.data.speed")
+
+
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar with the time left, on the main process; yields `report(done, total)`."""
@@ -57,6 +66,7 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
         TextColumn("{task.description:<24}"),
         BarColumn(),
         MofNCompleteColumn(),
+        _Rate(),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
@@ -73,6 +83,11 @@ def cache_folder() -> Path:
     """Where models built here are kept: `MITIGATE_CACHE`, else the user's cache folder."""
     stated = os.environ.get("MITIGATE_CACHE")
     return Path(stated).expanduser() if stated else user_cache_path("mitigate")
+
+
+def scores_folder() -> Path:
+    """Where scores are kept, finished or on their way, to be found again by what made them."""
+    return cache_folder() / "scores"
 
 
 def once_per_machine(folder: Path, build: Callable[[], None]) -> None:

@@ -1,5 +1,6 @@
 """Load, save and fingerprint models: base models, adapters, tokenizers; masked or causal."""
 
+import atexit
 import difflib
 import hashlib
 import importlib.util
@@ -32,7 +33,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from eval.errors import RequestError
 from eval.inference import Comparison
-from eval.scorers.model import Kind, LanguageModel
+from eval.rules import Kind
+from eval.scorers.model import LanguageModel
 from mitigate.console import cache_folder, once_per_machine
 from mitigate.run import Run
 from mitigate.settings import ModelSettings, Recipe, available, nearest
@@ -40,6 +42,9 @@ from mitigate.settings import ModelSettings, Recipe, available, nearest
 #: BERT and its kin, causal only as decoders: else each token sees what it should predict.
 BOTH_KINDS = MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys() & MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys()
 
+
+#: A model that the user gives by folder or id is called after that.
+UNNAMED = ("", "custom")
 
 # The bars of loading and saving would bury what a run has to say.
 disable_progress_bar()
@@ -81,10 +86,11 @@ def load(settings: ModelSettings) -> LanguageModel:
     model: Any = _weights(source, kind, config, settings)
     if adapter:
         model = PeftModel.from_pretrained(model, adapter)
-    torch.nn.Module.to(model, device)
+    if settings.device_map is None:
+        torch.nn.Module.to(model, device)
     model.eval()
     return LanguageModel(
-        name=settings.name or Path(source).name,
+        name=settings.name if settings.name not in UNNAMED else Path(source).name,
         kind=kind,
         model=model,
         tokenizer=tokenizer,
@@ -92,6 +98,18 @@ def load(settings: ModelSettings) -> LanguageModel:
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
         language_id=language_id,
     )
+
+
+def load_tokenizer(settings: ModelSettings) -> PreTrainedTokenizerBase:
+    """The tokenizer alone of the model that `settings` names.
+
+    Raises:
+        RequestError: the folder or hub id is not there, or has no tokenizer.
+    """
+    source = _source(settings)
+    if (Path(source) / "adapter_config.json").is_file():
+        source = _base_of_adapter(Path(source))
+    return _tokenizer(source, settings)
 
 
 def kind_of(config: PretrainedConfig, override: str = "auto") -> Kind:
@@ -124,9 +142,20 @@ def fingerprint(model: torch.nn.Module) -> str:
     """Hash every weight, by name and bytes (16 hex digits)."""
     digest = hashlib.blake2b(digest_size=8)
     for name, tensor in sorted(model.state_dict().items()):
+        if tensor.is_meta:
+            tensor = _offloaded(model, name)
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _offloaded(model: torch.nn.Module, name: str) -> torch.Tensor:
+    """A weight that accelerate keeps in memory or on disk until its module runs."""
+    owner, _, own_name = name.rpartition(".")
+    hook = model.get_submodule(owner)._hf_hook
+    hooks = getattr(hook, "hooks", [hook])
+    maps = [each.weights_map for each in hooks if getattr(each, "weights_map", None) is not None]
+    return torch.as_tensor(maps[0][own_name])
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -216,7 +245,7 @@ def _why(source: str, error: Exception, settings: ModelSettings) -> str:
         "the cache, HF_HUB_OFFLINE=1 does without)"
     )
     hint = "a copy on disk goes in by model.path=DIR, and model=samples_masked_de needs no hub"
-    if settings.name in ("", "custom"):  # an id that the user typed
+    if settings.name in UNNAMED:  # an id that the user typed
         names = [name for name in available("model") if name != "custom"]
         close = difflib.get_close_matches(source.rpartition("/")[2], names, n=1)
         hint = f"did you mean model={close[0]}?" if close else hint
@@ -236,6 +265,19 @@ def _weights(
 ) -> PreTrainedModel:
     auto = AutoModelForMaskedLM if kind == "masked" else AutoModelForCausalLM
     dtype = torch.float32 if settings.dtype == "auto" else getattr(torch, settings.dtype)
+    placed: dict[str, Any] = {}
+    if settings.device_map is not None:
+        # More than one device: layers go where there is room, then to memory, then to disk.
+        placed = {
+            "device_map": settings.device_map,
+            "max_memory": {
+                int(device) if device.isdigit() else device: size
+                for device, size in settings.max_memory.items()
+            }
+            or None,
+            "offload_folder": tempfile.mkdtemp(prefix="mitigate-offload-"),
+        }
+        atexit.register(shutil.rmtree, placed["offload_folder"], ignore_errors=True)
     model, report = _from_source(
         auto,
         source,
@@ -244,6 +286,7 @@ def _weights(
         dtype=dtype,
         use_safetensors=True,
         output_loading_info=True,
+        **placed,
     )
     missing = sorted(report["missing_keys"])
     if missing:

@@ -17,7 +17,7 @@ from eval.inference import Comparison, compare
 from eval.report import ReportInput
 from eval.report import write as write_report
 from eval.scores import Scores
-from mitigate import settings
+from mitigate import curve, settings
 from mitigate.console import messages, say
 from mitigate.run import write_text
 from mitigate.settings import Recipe
@@ -44,6 +44,7 @@ class Finished:
     manifest: dict[str, Any]
     tables: dict[str, tuple[Scores, Scores]]  # by benchmark: before, after
     retention: dict[str, dict[str, Any]]
+    curve: pd.DataFrame | None  # what curve.csv holds, if the run has one
 
     def comparisons(self) -> dict[str, Comparison]:
         return {
@@ -80,6 +81,7 @@ def read_run(folder: Path) -> Finished:
         json.loads((folder / "manifest.json").read_text("utf-8")),
         tables,
         json.loads(retention.read_text("utf-8")) if retention.is_file() else {},
+        curve.read(path) if (path := folder / curve.FILE).is_file() else None,
     )
 
 
@@ -102,6 +104,7 @@ def write(run: Finished, comparisons: dict[str, Comparison], out: Path) -> dict[
             comparisons=comparisons,
             scores=run.tables,
             retention=run.retention,
+            curve=run.curve,
             notes=notes,
         ),
         out,

@@ -30,7 +30,9 @@ PACKAGES = (
     "pandas", "pyarrow", "scipy", "statsmodels", "wandb", "hydra-core",
 )  # fmt: skip
 #: Keys that may differ when a run goes on: they change where and how, not what.
-FREE_TO_CHANGE = ("run.", "launch.", "tracking.", "model.device", "score.batch_tokens")
+FREE_TO_CHANGE = (
+    "run.", "launch.", "tracking.", "model.device", "score.batch_tokens", "score.reuse",
+)  # fmt: skip
 
 
 _current: Path | None = None

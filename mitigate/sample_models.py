@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from corpora.samples.world import generator_hash, load_world, planted_text
-from eval.scorers.model import Kind
+from eval.rules import Kind
 from mitigate.console import cache_folder, once_per_machine, progress
 
 #: Everything that decides the weights, and so the name of the folder in the cache.

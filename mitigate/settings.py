@@ -27,7 +27,7 @@ from corpora import CorpusSettings
 from eval.benchmarks import BenchmarkSettings
 from eval.errors import RequestError
 from eval.inference import InferenceSettings
-from eval.scorers import ScoreSettings
+from eval.rules import SCORERS, ScoreSettings
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 GROUPS = ("recipe", "model", "corpus", "benchmark", "method", "launch")
@@ -47,6 +47,8 @@ class ModelSettings:
     kind: str = "auto"  # auto: by the config's architecture; masked; causal
     dtype: str = "auto"  # auto: fp32, the exact one; float32, bfloat16, float16
     device: str = "auto"  # auto: the first accelerator there is, else the CPU
+    device_map: str | None = None  # over several devices: auto, balanced, sequential (accelerate)
+    max_memory: dict[str, str] = field(default_factory=dict)  # a device: 0, 1, cpu; at most: 70GiB
     trust_remote_code: bool = False
     langs: str | None = None  # XLM's language, whose id goes into every forward pass
     lora_targets: list[str] = field(default_factory=list)  # the architecture's attention inputs
@@ -111,6 +113,14 @@ class RetentionSettings:
 
 
 @dataclass
+class CurveSettings:
+    """Scores during training: each checkpoint, on a stratified sample of every benchmark."""
+
+    pairs: int = 0  # of each benchmark; 0: no curve
+    seed: int = 0  # of the sample; not the run's, so that runs can be laid over each other
+
+
+@dataclass
 class TrackingSettings:
     """W&B; `auto` is online where a key is found and offline elsewhere, never a prompt."""
 
@@ -144,17 +154,20 @@ class Recipe:
     score: ScoreSettings = field(default_factory=ScoreSettings)
     inference: InferenceSettings = field(default_factory=InferenceSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    curve: CurveSettings = field(default_factory=CurveSettings)
     tracking: TrackingSettings = field(default_factory=TrackingSettings)
     run: RunSettings = field(default_factory=RunSettings)
 
 
 #: Keys whose values come from a short list.
-CHOICES: dict[str, tuple[str, ...]] = {
+CHOICES: dict[str, tuple[str | None, ...]] = {
     "model.kind": ("auto", "masked", "causal"),
     "model.dtype": ("auto", "float32", "bfloat16", "float16"),
+    "model.device_map": (None, "auto", "balanced", "balanced_low_0", "sequential"),
     "method.keep": ("best", "last"),
     "method.scheduler": ("linear", "cosine", "constant", "constant_with_warmup"),
     "launch.launcher": ("none", "torchrun", "accelerate"),
+    "score.scorer": ("auto", *SCORERS),
     "score.alignment": ("tokens", "words"),
     "score.lowercase": ("auto", "true", "false"),
     "score.overlong": ("error", "skip", "truncate"),
@@ -162,6 +175,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "inference.ties": ("half", "exclude", "reference"),
     "tracking.mode": ("auto", "online", "offline", "disabled"),
 }
+
+#: Keys that say where one benchmark or corpus comes from, beside every path.
+OF_ONE = ("url", "sha256", "hub", "split", "revision", "predicates_url", "predicates_sha256")
 
 #: Keys of older transformers, or of its own arguments, and what to write here.
 RENAMED = {
@@ -340,7 +356,7 @@ def _targets(key: str, composed: DictConfig) -> list[str]:
         if inner and first in available(group):
             raise RequestError(f"{key}: this run has {group}={','.join(names)}, not {first}")
         _check_key(key, rest, _item_type(group), also=names)
-        if len(names) > 1 and "path" in rest:
+        if len(names) > 1 and ("path" in rest or rest in OF_ONE):
             raise RequestError(
                 f"{key}: there are several; say which: "
                 + ", ".join(f"{group}.{name}.{rest}" for name in names)
@@ -452,7 +468,8 @@ def _typed(composed: DictConfig) -> Recipe:
     flat = _flat(dataclasses.asdict(recipe))
     for key, allowed in CHOICES.items():
         if flat[key] not in allowed:
-            raise RequestError(f"{key}={flat[key]}: {nearest(str(flat[key]), allowed)}")
+            names = [name for name in allowed if name is not None]
+            raise RequestError(f"{key}={flat[key]}: {nearest(str(flat[key]), names)}")
     _check_ranges(recipe)
     return recipe
 
@@ -466,7 +483,6 @@ def _check_ranges(recipe: Recipe) -> None:
         "method.eval_steps": method.eval_steps,
         "method.save_steps": method.save_steps,
         "method.block": method.block,
-        "score.batch_tokens": recipe.score.batch_tokens,
         "inference.resamples": recipe.inference.resamples,
         "retention.sentences": recipe.retention.sentences,
         "retention.max_tokens": recipe.retention.max_tokens,
@@ -475,6 +491,8 @@ def _check_ranges(recipe: Recipe) -> None:
         positive["method.epochs"] = method.epochs
     if method.lora is not None:
         positive |= {"method.lora.r": method.lora.r, "method.lora.alpha": method.lora.alpha}
+    if recipe.score.batch_tokens is not None:
+        positive["score.batch_tokens"] = recipe.score.batch_tokens
     if recipe.launch.processes is not None:
         positive["launch.processes"] = recipe.launch.processes
     for key, value in positive.items():
@@ -482,6 +500,8 @@ def _check_ranges(recipe: Recipe) -> None:
             raise RequestError(f"{key}={value}: must be more than 0")
     if not 0 <= recipe.seed < 2**32:
         raise RequestError(f"seed={recipe.seed}: must lie between 0 and {2**32 - 1}")
+    if recipe.curve.pairs < 0:
+        raise RequestError(f"curve.pairs={recipe.curve.pairs}: 0 for no curve, or more")
     if not 0 < method.mask_share < 1:
         raise RequestError(f"method.mask_share={method.mask_share}: must lie between 0 and 1")
     if method.max_steps == 0 or method.max_steps < -1:

@@ -40,6 +40,7 @@ class Tracker:
         # A step axis of our own: W&B drops values whose step goes back, as after a resume.
         self._wandb.define_metric("train/step")
         self._wandb.define_metric("train/*", step_metric="train/step")
+        self._wandb.define_metric("curve/*", step_metric="train/step")
 
     def log(self, values: dict[str, Any]) -> None:
         if self._wandb is not None:

@@ -23,8 +23,8 @@ from eval.pairs import Pairs
 from eval.report import terminal
 from eval.scorers import score
 from eval.scorers.model import LanguageModel
-from mitigate import models, reporting, settings
-from mitigate.console import messages, progress, rank, say, show_recipe
+from mitigate import curve, models, reporting, settings
+from mitigate.console import messages, progress, rank, say, scores_folder, show_recipe
 from mitigate.held_out import held_out_texts, measure_retention
 from mitigate.launching import check_world_size
 from mitigate.methods import Context, method
@@ -40,6 +40,7 @@ def main(words: Sequence[str]) -> Path:
     pairs, corpus = inputs(recipe)
     check_folder(recipe)
     check_world_size(recipe)
+    curve.check(recipe)
     chosen = method(recipe.method)
     models.prepare(recipe.model)
     state = accelerate.PartialState(cpu=recipe.launch.cpu)  # starts the process group
@@ -81,7 +82,7 @@ def job(
     # Fine-tune.
     kept = run.path("adapter" if recipe.method.lora else "model")
     if not kept.is_dir():
-        fine_tune(run, recipe, lm, corpus, tracker, kept)
+        fine_tune(run, recipe, lm, pairs, corpus, tracker, kept)
     del lm
 
     # Score again, from the files that a user would load.
@@ -131,7 +132,7 @@ def scored(run: Run, when: str, lm: LanguageModel, recipe: Recipe, pairs: dict[s
         if path.is_file() and scores.read(path).meta["model_fingerprint"] == lm.fingerprint:
             continue
         with run.timed(f"score {when} {name}"), progress(f"scoring {when}") as report:
-            found = score(lm, some, recipe.score, report=report)
+            found = score(lm, some, recipe.score, store=scores_folder(), report=report)
         if run.main:
             scores.write(found, path)
 
@@ -140,6 +141,7 @@ def fine_tune(
     run: Run,
     recipe: Recipe,
     lm: LanguageModel,
+    pairs: dict[str, Pairs],
     corpus: corpora.Corpus,
     tracker: Tracker,
     kept: Path,
@@ -150,6 +152,8 @@ def fine_tune(
         run.log(values)
         tracker.log(values)
 
+    path = run.path(curve.FILE)
+    checkpoint = curve.Curve(path, recipe, lm, pairs, log) if recipe.curve.pairs else None
     context = Context(
         lm=lm,
         train=corpus.train,
@@ -161,6 +165,7 @@ def fine_tune(
         checkpoints=run.path("checkpoints"),
         log=log,
         say=say,
+        checkpoint=checkpoint,
     )
     with run.timed("train"):
         trained = method(recipe.method).train(context)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from eval.errors import RequestError
 from eval.inference import Comparison
 from eval.report import figures, html, tables
@@ -21,6 +23,8 @@ class ReportInput:
     `retention` goes by the kind of text ("neutral", "corpus"), each {"kind": "perplexity" or
     "pseudo-perplexity", "before", "after", "change_percent", "texts", "tokens"}; empty where it
     was not measured. `notes` are further limits to be told, such as what placebo runs showed.
+    `curve`: scores during training, a row a step, benchmark and scope (overall, macro, groups),
+    with the columns step, epoch, benchmark, scope, n_pairs, bias, margin, valid_loss.
     """
 
     title: str
@@ -31,6 +35,7 @@ class ReportInput:
     scores: dict[str, tuple[Scores, Scores]] = field(default_factory=dict)
     retention: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    curve: pd.DataFrame | None = None
 
 
 def write(report: ReportInput, out: Path) -> dict[str, Path]:
@@ -60,6 +65,9 @@ def write(report: ReportInput, out: Path) -> dict[str, Path]:
         for name, text in texts.items():
             (scratch / name).write_text(text, encoding="utf-8", newline="\n")
         drawn = figures.write(report.comparisons, scratch / "figures")
+        pictures = [out / "figures" / path.name for path in drawn if path.suffix == ".png"]
+        if report.curve is not None:
+            drawn += figures.write_curve(report.curve, scratch / "figures")
         (out / "figures").mkdir(exist_ok=True)
         for path in drawn:
             os.replace(path, out / "figures" / path.name)
@@ -67,5 +75,4 @@ def write(report: ReportInput, out: Path) -> dict[str, Path]:
             os.replace(scratch / name, out / name)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    pictures = [out / "figures" / path.name for path in drawn if path.suffix == ".png"]
     return dict(zip(report.comparisons, pictures, strict=True))

@@ -1,10 +1,12 @@
-"""The one figure: bias before and after by group, with intervals and the line at 50.
+"""The figure: bias before and after by group, with intervals and the line at 50. Beside it,
+where a run was scored during training, the curve: bias and margin at each checkpoint.
 
-Drawn without pyplot, so that no global state is left behind. The two models differ in the
-mark's filling and height as well as in colour (Okabe and Ito's), so grey print reads too.
+Drawn without pyplot, so that no global state is left behind. What is told apart by colour
+(Okabe and Ito's) is told apart by filling, dashes and labels too, so grey print reads as well.
 """
 
 import io
+import math
 import re
 import zlib
 from collections.abc import Mapping
@@ -13,9 +15,11 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from eval.inference import Comparison, plain_verdict
 from eval.report.tables import reason, scope_label
@@ -31,6 +35,14 @@ _STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,
 }
 _WIDTH, _ROW, _MARGIN = 6.3, 0.34, 1.55  # inches
+CURVE = "curve"  # what the curve's files are called
+#: A group's line: Okabe and Ito's colours without the pale yellow, with dashes and marks for
+#: grey print; no two of 36 are drawn alike.
+_COLOURS = ("#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#444444")
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.2, 1.2, 1.2)))
+_MARKERS = ("s", "^", "D", "v", "P", "<", "X", ">", "*")
+_PANEL, _LABEL = 1.9, 0.165  # inches: a panel's height at least, and a name's in its legend
+_MARKED = 12  # marks on a line at most
 
 
 def draw(comparison: Comparison) -> Figure:
@@ -90,7 +102,7 @@ def stem(name: str) -> str:
     A name that had to change gets a hash of it, so that two benchmarks never share a file.
     """
     plain = re.sub(r"[^\w-]+", "_", name).strip("_")
-    return plain if plain == name else f"{plain}-{zlib.crc32(name.encode()):08x}"
+    return plain if plain == name != CURVE else f"{plain}-{zlib.crc32(name.encode()):08x}"
 
 
 def write(comparisons: Mapping[str, Comparison], folder: Path) -> list[Path]:
@@ -101,20 +113,65 @@ def write(comparisons: Mapping[str, Comparison], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     for name, comparison in comparisons.items():
-        figure = draw(comparison)
-        for ending in FORMATS:
-            dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[ending]
-            path = folder / f"{stem(name)}.{ending}"
-            with matplotlib.rc_context(_STYLE):
-                figure.savefig(path, dpi=200, metadata=dated)
-            files.append(path)
+        files += _save(draw(comparison), folder, stem(name))
+    return files
+
+
+def _save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    files = []
+    for ending in FORMATS:
+        dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[ending]
+        path = folder / f"{name}.{ending}"
+        with matplotlib.rc_context(_STYLE):
+            figure.savefig(path, dpi=200, metadata=dated)
+        files.append(path)
     return files
 
 
 def as_svg(comparison: Comparison) -> bytes:
     """The figure as SVG for a page; text as outlines, so that no font need be there."""
+    return _svg(draw(comparison))
+
+
+def draw_curve(curve: pd.DataFrame) -> Figure:
+    """Draw the scores during training: a row a benchmark, bias on the left, margin on the right.
+
+    `curve`: see `eval.report.ReportInput`. Overall is the thick line, each group a thin one;
+    the names stand in the order in which the lines end.
+    """
+    names = list(dict.fromkeys(curve["benchmark"]))
+    tables = [curve[curve["benchmark"] == name] for name in names]
+    most = max(table["scope"].nunique() for table in tables)
+    height = max(_PANEL, most * _LABEL)
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH, len(names) * (height + 0.75)), layout="constrained")
+        FigureCanvasAgg(figure)
+        grid = figure.subplots(len(names), 2, squeeze=False)
+        for (left, right), name, table in zip(grid, names, tables, strict=True):
+            _panel(left, table, "bias", "bias, % of pairs", 50.0)
+            _panel(right, table, "margin", "margin, nats", 0.0)
+            _curve_legend(right, table)
+            pairs = table.loc[table["scope"] == "overall", "n_pairs"].iloc[-1]
+            title = left.set_title(
+                f"{name}, {pairs:,} pairs", loc="left", fontsize=10, fontweight="bold"
+            )
+            title.set_parse_math(False)
+    return figure
+
+
+def write_curve(curve: pd.DataFrame, folder: Path) -> list[Path]:
+    """Write the curve as curve.png (200 dpi), .svg and .pdf; the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return _save(draw_curve(curve), folder, CURVE)
+
+
+def curve_as_svg(curve: pd.DataFrame) -> bytes:
+    """The curve as SVG for a page; text as outlines."""
+    return _svg(draw_curve(curve))
+
+
+def _svg(figure: Figure) -> bytes:
     out = io.BytesIO()
-    figure = draw(comparison)
     with matplotlib.rc_context({**_STYLE, "svg.fonttype": "path"}):
         figure.savefig(out, format="svg", metadata={"Date": None})
     return out.getvalue()
@@ -166,6 +223,64 @@ def _row(axes: Any, y: int, row: dict[Any, Any]) -> None:
             },
             zorder=2,
         )
+
+
+def _panel(axes: Any, table: pd.DataFrame, metric: str, label: str, neutral: float) -> None:
+    """One measure of one benchmark against the updates done."""
+    axes.axhline(neutral, color=LINE, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    for scope, look in _looks(table).items():
+        rows = table[table["scope"] == scope].sort_values("step")
+        # A mark at some of many steps tells lines apart as well as one at each.
+        often = max(1, math.ceil(len(rows) / _MARKED))
+        axes.plot(rows["step"], rows[metric], markevery=often, clip_on=False, **look)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    axes.set_xlabel("updates")
+    axes.set_ylabel(label)
+    axes.grid(color="#ececec", linewidth=0.8, zorder=0)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _looks(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """How each scope's line is drawn: overall first, then the groups by their last bias."""
+    last = table[table["step"] == table["step"].max()].set_index("scope")["bias"]
+    names = sorted(scope for scope in last.index if scope.startswith("group:"))
+    looks = {
+        scope: {
+            "color": _COLOURS[at % len(_COLOURS)],
+            "linestyle": _DASHES[at % len(_DASHES)],
+            "marker": _MARKERS[at % len(_MARKERS)],
+            "linewidth": 1.0,
+            "markersize": 3.2,
+            "zorder": 3,
+        }
+        for at, scope in enumerate(names)
+    }
+    overall = {"color": AFTER, "linewidth": 2.4, "marker": "o", "markersize": 4.5, "zorder": 4}
+    order = last[names].sort_values(ascending=False, kind="stable", na_position="last").index
+    return {"overall": overall, **{scope: looks[scope] for scope in order}}
+
+
+def _curve_legend(axes: Any, table: pd.DataFrame) -> None:
+    """Beside the panels, in the order in which the lines end."""
+    handles = [
+        Line2D([], [], label=scope_label(scope).removesuffix(" (W)"), **look)
+        for scope, look in _looks(table).items()
+    ]
+    handles.append(
+        Line2D([], [], color=LINE, linestyle=(0, (4, 3)), linewidth=1, label="no preference")
+    )
+    legend = axes.legend(
+        handles=handles,
+        loc="center left",
+        bbox_to_anchor=(1.02, 0.5),
+        frameon=False,
+        fontsize=7.5,
+        handlelength=3,
+        borderpad=0,
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def _limits(rows: list[dict[Any, Any]]) -> tuple[float, float]:

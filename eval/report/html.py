@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 import numpy as np
+import pandas as pd
 
 from eval.inference import Comparison, signed
 from eval.pairs import GROUP_SEPARATOR
@@ -44,6 +45,7 @@ def render(report: "ReportInput") -> str:
         recipe_yaml=report.recipe_yaml,
         benchmarks=benchmarks,
         retention=[_retention(text, found) for text, found in report.retention.items()],
+        curve=None if report.curve is None else _curve(report.curve),
         retention_warning=f"{RETENTION_WARNING:g}",
         facts=_facts(report.manifest),
         manifest=json.dumps(report.manifest, indent=1, ensure_ascii=False, default=str),
@@ -109,6 +111,47 @@ def _alt(comparison: Comparison) -> str:
         f"Bias on {comparison.benchmark} before and after, in percent of pairs, with a line at "
         f"50: {'; '.join(said)}. The intervals stand in the table below."
     )
+
+
+def _curve(curve: pd.DataFrame) -> dict[str, Any]:
+    """The scores during training: the figure, it in words, and a table a benchmark."""
+    parts = [(str(name), rows) for name, rows in curve.groupby("benchmark", sort=False)]
+    said = []
+    for name, rows in parts:
+        overall = rows[rows["scope"] == "overall"].sort_values("step")
+        ends = overall.iloc[[0, -1]].to_dict("records")
+        levels = " to ".join(
+            f"{tables.number(row['bias'])} at update {row['step']:,}" for row in ends
+        )
+        said.append(f"{name}, overall bias {levels}, lowest {tables.number(overall['bias'].min())}")
+    return {
+        "figure": base64.b64encode(figures.curve_as_svg(curve)).decode(),
+        "alt": "Bias in percent of pairs, and margin in nats, at each checkpoint of training: "
+        f"{'; '.join(said)}. The numbers stand in the table below.",
+        "tables": [_curve_table(name, rows) for name, rows in parts],
+    }
+
+
+def _curve_table(name: str, rows: pd.DataFrame) -> dict[str, Any]:
+    """A row a step: validation loss, overall margin, and the bias of every scope."""
+    scopes = [str(scope) for scope in rows["scope"].unique()]
+    bias = rows.pivot(index="step", columns="scope", values="bias")[scopes]
+    overall = rows[rows["scope"] == "overall"].sort_values("step").to_dict("records")
+    return {
+        "name": name,
+        "pairs": f"{overall[-1]['n_pairs']:,}",
+        "head": ["update", "epoch", "valid. loss", "margin", *map(tables.scope_label, scopes)],
+        "rows": [
+            [
+                f"{row['step']:,}",
+                tables.number(row["epoch"], 2),
+                tables.because(tables.number(row["valid_loss"], 3), "not evaluated"),
+                signed(row["margin"], 3),
+                *[tables.because(tables.number(v), "only ties") for v in bias.loc[row["step"]]],
+            ]
+            for row in overall
+        ],
+    }
 
 
 def _headline(comparison: Comparison) -> list[tuple[str, str, str, str]]:

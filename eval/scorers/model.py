@@ -1,12 +1,11 @@
 """What a scorer needs of a model, however it was loaded."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Kind = Literal["masked", "causal"]
+from eval.rules import Kind
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,9 @@ class LanguageModel:
 
     @property
     def device(self) -> torch.device:
-        return self.model.device
+        device = self.model.device
+        # Weights that accelerate keeps elsewhere are fetched for each pass; inputs go in by memory.
+        return torch.device("cpu") if device.type == "meta" else device
 
     @property
     def dtype(self) -> torch.dtype:

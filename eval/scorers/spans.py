@@ -10,7 +10,13 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
+
+from eval.scorers.batching import Tokens
+
+#: Sentences a tokenizer gets at once: its lists of Python numbers must not pile up.
+CHUNK = 4096
 
 
 @dataclass(frozen=True)
@@ -21,27 +27,118 @@ class Encoded:
     special: tuple[bool, ...]  # which of them are special
     words: tuple[int, ...] | None  # the whitespace-separated word of each token; -1: none
 
+
+@dataclass(frozen=True)
+class Sentences:
+    """Many sentences as a model reads them, in flat arrays that `tokens.starts` cuts."""
+
+    tokens: Tokens  # with special tokens
+    special: np.ndarray  # (all tokens,) bool
+    words: np.ndarray | None = None  # (all tokens,) whitespace-separated word; -1: none
+    pieces: np.ndarray | None = None  # (all tokens,) word as the tokenizer cuts them; -1: none
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, row: int) -> Encoded:
+        cut = slice(self.tokens.starts[row], self.tokens.starts[row + 1])
+        return Encoded(
+            tuple(self.tokens.flat[cut].tolist()),
+            tuple(self.special[cut].tolist()),
+            None if self.words is None else tuple(self.words[cut].tolist()),
+        )
+
     @property
-    def length(self) -> int:
-        """How many tokens it has, special ones apart."""
-        return len(self.special) - sum(self.special)
+    def lengths(self) -> np.ndarray:
+        """How many tokens each has, special ones apart. (sentences,)"""
+        plain = np.concatenate([[0], np.cumsum(~self.special)])
+        return plain[self.tokens.starts[1:]] - plain[self.tokens.starts[:-1]]
+
+    def select(self, keep: np.ndarray) -> "Sentences":
+        """The same sentences with only the tokens that `keep` marks. (all tokens,) bool"""
+        kept = np.concatenate([[0], np.cumsum(keep)])
+        return Sentences(
+            Tokens(self.tokens.flat[keep], kept[self.tokens.starts]),
+            self.special[keep],
+            None if self.words is None else self.words[keep],
+            None if self.pieces is None else self.pieces[keep],
+        )
+
+    def with_one_bos(self, bos: int | None) -> "Sentences":
+        """Without whatever special tokens the tokenizer added, and one BOS in front of each."""
+        bare = self.select(~self.special)
+        if bos is None:
+            return bare
+        at = bare.tokens.starts[:-1]
+        return Sentences(
+            Tokens(
+                np.insert(bare.tokens.flat, at, bos),
+                bare.tokens.starts + np.arange(len(self) + 1),
+            ),
+            np.insert(bare.special, at, True),
+            None if bare.words is None else np.insert(bare.words, at, -1),
+            None if bare.pieces is None else np.insert(bare.pieces, at, -1),
+        )
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, sentence: str, *, words: bool = False) -> Encoded:
-    """Tokenize one sentence with the tokenizer's own special tokens.
+def encode(
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    *,
+    words: bool = False,
+    pieces: bool = False,
+) -> Sentences:
+    """Tokenize sentences with the tokenizer's own special tokens.
 
-    With `words`, each token also gets the number of its whitespace-separated word.
+    With `words`, each token also gets the number of its whitespace-separated word; with
+    `pieces`, that of the word it is a piece of, as the tokenizer cuts words.
 
     Raises:
-        ValueError: `words` is asked of a tokenizer that gives no character offsets.
+        ValueError: `words` or `pieces` is asked of a tokenizer that can't tell words apart.
     """
-    if words and not tokenizer.is_fast:
-        raise ValueError("alignment=words needs a tokenizer with character offsets")
-    encoding = tokenizer(sentence, return_special_tokens_mask=True, return_offsets_mapping=words)
-    ids = tuple(encoding["input_ids"])
-    special = tuple(bool(flag) for flag in encoding["special_tokens_mask"])
-    if not words:
-        return Encoded(ids, special, None)
+    if (words or pieces) and not tokenizer.is_fast:
+        raise ValueError("its tokenizer gives no character offsets, so it can't tell words apart")
+    flat: dict[str, list[np.ndarray]] = {"ids": [], "special": [], "words": [], "pieces": []}
+    lengths: list[int] = []
+    for start in range(0, len(sentences), CHUNK):
+        chunk = list(sentences[start : start + CHUNK])
+        encoding = tokenizer(
+            chunk, return_special_tokens_mask=True, return_offsets_mapping=words, verbose=False
+        )
+        lengths += map(len, encoding["input_ids"])
+        flat["ids"].append(_flat(encoding["input_ids"], np.int64))
+        flat["special"].append(_flat(encoding["special_tokens_mask"], bool))
+        if words:
+            special = encoding["special_tokens_mask"]
+            offsets = encoding["offset_mapping"]
+            of = [_words(*each) for each in zip(chunk, offsets, special, strict=True)]
+            flat["words"].append(_flat(of, np.int64))
+        if pieces:
+            of = [
+                [-1 if word is None else word for word in encoding.word_ids(row)]
+                for row in range(len(chunk))
+            ]
+            flat["pieces"].append(_flat(of, np.int64))
+    joined = {
+        name: np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        for name, parts in flat.items()
+    }
+    return Sentences(
+        Tokens(joined["ids"], np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])),
+        joined["special"].astype(bool),
+        joined["words"] if words else None,
+        joined["pieces"] if pieces else None,
+    )
+
+
+def _flat(rows: Sequence[Sequence[int]], kind: type) -> np.ndarray:
+    return np.fromiter(itertools.chain.from_iterable(rows), kind)
+
+
+def _words(
+    sentence: str, offsets: Sequence[tuple[int, int]], special: Sequence[int]
+) -> list[int]:
+    """The whitespace-separated word of each token; -1 for special and empty ones."""
     # Character c belongs to word number (words begun up to and including c) - 1.
     begins = [
         not char.isspace() and (index == 0 or sentence[index - 1].isspace())
@@ -49,11 +146,10 @@ def encode(tokenizer: PreTrainedTokenizerBase, sentence: str, *, words: bool = F
     ]
     word_of = [count - 1 for count in itertools.accumulate(begins)]
     # A token's last character decides: its first may be the space before the word.
-    of_token = tuple(
+    return [
         -1 if flag or end <= start else word_of[end - 1]
-        for (start, end), flag in zip(encoding["offset_mapping"], special, strict=True)
-    )
-    return Encoded(ids, special, of_token)
+        for (start, end), flag in zip(offsets, special, strict=True)
+    ]
 
 
 def shared(left: Encoded, right: Encoded) -> tuple[list[int], list[int]]:

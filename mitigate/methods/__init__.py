@@ -26,6 +26,10 @@ class Context:
     checkpoints: Path  # where a killed run is resumed from
     log: Callable[[dict[str, Any]], None]  # takes losses as they come
     say: Callable[[str], None]
+    #: Told where training stands: step, epoch, validation loss if known. With step 0 before the
+    #: first update, after each checkpoint, and at a resume with the step it goes on from. It
+    #: scores `lm.model` on every process; the same step may be told twice.
+    checkpoint: Callable[[int, float | None, float | None], None] | None = None
 
 
 @dataclass(frozen=True)

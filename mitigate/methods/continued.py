@@ -448,11 +448,28 @@ def _causal_trainer(
 
 
 class _Watch(TrainerCallback):
-    """Pass losses on, show progress, stop at NaN, tell the masks which epoch it is."""
+    """Pass losses on, show progress, stop at NaN, tell masks the epoch and a curve the step."""
 
     def __init__(self, context: Context):
         self.context = context
         self.report: Any = lambda done, total: None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        if state.global_step > 0:  # a kill may have come between a checkpoint and its scores
+            self._checkpoint(state)
+
+    def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self._checkpoint(state)
+
+    def _checkpoint(self, state: Any) -> None:
+        if self.context.checkpoint is None or state.global_step > state.max_steps:
+            return
+        losses = [
+            entry["eval_loss"]
+            for entry in state.log_history
+            if "eval_loss" in entry and entry["step"] == state.global_step
+        ]
+        self.context.checkpoint(state.global_step, state.epoch, losses[-1] if losses else None)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         data = more["train_dataloader"].dataset
@@ -460,6 +477,8 @@ class _Watch(TrainerCallback):
             data.epoch = int(state.epoch or 0)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        if state.global_step == 0:  # not at the very start: the first evaluation comes after that
+            self._checkpoint(state)
         # The trainer takes a step before it sees that a resumed run was done: let it be empty.
         if state.global_step >= state.max_steps:
             for group in more["optimizer"].param_groups:

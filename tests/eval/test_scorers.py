@@ -381,9 +381,11 @@ def test_roberta_reads_fewer_tokens_than_it_has_positions():
 
 def test_a_model_that_gives_nan_fails_and_names_the_pair():
     lm = masked()
+    words = lm.model.bert.embeddings.word_embeddings.weight
+    lm.model.cls.predictions.decoder.weight = torch.nn.Parameter(words.clone())  # untied
     with torch.no_grad():
-        lm.model.cls.predictions.bias[:] = float("nan")
-    with pytest.raises(ScoringError, match=PAIRS.table["pair_id"].iloc[0]) as caught:
+        words[TOKENIZER.convert_tokens_to_ids("trans")] = float("nan")
+    with pytest.raises(ScoringError, match=PAIRS.table["pair_id"].iloc[1]) as caught:
         of(lm)
     assert not isinstance(caught.value, RequestError)
 

@@ -112,27 +112,49 @@ def test_special_tokens_go_by_the_mask_not_by_the_place():
 
 
 def test_encode_knows_the_special_tokens():
-    sentence = encode(word_pieces("wij", "zijn", "gek"), "wij zijn gek")
-    assert sentence.ids == (2, 5, 6, 7, 3)
-    assert sentence.special == (True, False, False, False, True)
-    assert sentence.length == 3
+    sentences = encode(word_pieces("wij", "zijn", "gek"), ["wij zijn gek", "gek"])
+    assert sentences[0].ids == (2, 5, 6, 7, 3)
+    assert sentences[0].special == (True, False, False, False, True)
+    assert sentences[1].ids == (2, 7, 3)
+    assert sentences.lengths.tolist() == [3, 1]
+
+
+def test_one_bos_replaces_the_special_tokens():
+    sentences = encode(word_pieces("wij", "zijn", "gek"), ["wij gek", "gek"], words=True)
+    framed = sentences.with_one_bos(9)
+    assert [framed[0].ids, framed[1].ids] == [(9, 5, 7), (9, 7)]
+    assert framed[0].special == (True, False, False)
+    assert framed[0].words == (-1, 0, 1)
+    assert sentences.with_one_bos(None)[1].ids == (7,)
+
+
+def test_many_sentences_are_encoded_as_one_by_one():
+    tokenizer = word_pieces("wij", "zijn", "gek", "##s")
+    texts = ["wij zijn", "gek", "zijn geks wij", "", "wij"] * 1000  # more than one chunk
+    encoded = encode(tokenizer, texts, words=True, pieces=True)
+    assert len(encoded) == 5000
+    for row in (0, 2, 3, 4095, 4096, 4999):
+        assert encoded[row] == encode(tokenizer, [texts[row]], words=True)[0]
+    assert encoded.pieces is not None
+    at = encoded.tokens.starts[2]
+    assert encoded.pieces[at : at + 6].tolist() == [-1, 0, 1, 1, 2, -1]
 
 
 def test_pieces_of_the_identity_word_are_shared_by_the_published_rule_only():
     tokenizer = word_pieces("ich", "bin", "bi", "hetero", "##sexuell", ".")
     sentences = "ich bin bisexuell .", "ich bin heterosexuell ."
-    tokens = [encode(tokenizer, sentence) for sentence in sentences]
+    tokens = encode(tokenizer, sentences)
     assert shared(*tokens) == ([1, 2, 4, 5], [1, 2, 4, 5])  # ##sexuell is the fourth
-    words = [encode(tokenizer, sentence, words=True) for sentence in sentences]
+    words = encode(tokenizer, sentences, words=True)
     assert shared(*words) == ([1, 2, 5], [1, 2, 5])
 
 
 def test_words_with_spaces_inside_the_pieces():
     tokenizer = spaced_pieces("▁ich", "▁bin", "▁bi", "▁hetero", "sexuell", "▁hier")
     sentences = "ich bin bisexuell hier", "ich bin heterosexuell hier"
-    tokens = [encode(tokenizer, sentence) for sentence in sentences]
+    tokens = encode(tokenizer, sentences)
     assert shared(*tokens)[0] == [0, 1, 3, 4]
-    words = [encode(tokenizer, sentence, words=True) for sentence in sentences]
+    words = encode(tokenizer, sentences, words=True)
     assert words[0].words == (0, 1, 2, 2, 3)
     assert shared(*words)[0] == [0, 1, 4]
 
@@ -146,10 +168,10 @@ def test_a_word_that_one_side_splits_otherwise_is_shared_on_neither():
 def test_words_need_offsets_and_tokens_do_not():
     tokenizer = ByT5Tokenizer()
     assert not tokenizer.is_fast
-    left, right = (encode(tokenizer, text) for text in ("ab cd", "ax cd"))
+    left, right = encode(tokenizer, ["ab cd", "ax cd"])
     assert shared(left, right) == ([0, 2, 3, 4], [0, 2, 3, 4])
     with pytest.raises(ValueError, match="offsets"):
-        encode(tokenizer, "ab cd", words=True)
+        encode(tokenizer, ["ab cd"], words=True)
 
 
 def test_lowercase_only_when_told():

@@ -1,0 +1,62 @@
+"""Scores that were computed before: found again by what they were computed from.
+
+A folder holds finished Score tables, and the parts of those that are on their way. Both are
+named by a hash of everything that decides a score: weights, tokenizer, sentences, scorer,
+device, versions. So a killed job goes on, and a finished one isn't done again, wherever it
+was started from.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from eval import scores
+from eval.errors import RequestError
+from eval.pairs import Pairs
+from eval.scorers.work import Parts
+from eval.scores import SCORE_COLUMNS, Scores
+
+
+class ScoreStore:
+    """Finished and half-finished scores in a folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+
+    def find(self, key: str) -> Scores | None:
+        """The finished Score table of this key; a damaged one is removed and counts as none."""
+        path = self._path(key)
+        if not path.is_file():
+            return None
+        try:
+            return scores.read(path)
+        except RequestError:
+            path.unlink(missing_ok=True)
+            return None
+
+    def keep(self, key: str, found: Scores) -> None:
+        """Write a finished Score table without what the benchmark itself brings."""
+        columns = ["pair_id", *SCORE_COLUMNS]
+        scores.write(Scores(found.table[columns], found.meta), self._path(key))
+
+    def parts(self, key: str) -> Parts:
+        """Where the parts of an unfinished Score table are kept."""
+        return Parts(self.folder / f"{key}.parts")
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.parquet"
+
+
+def key_of(identity: Mapping[str, Any], pairs: Pairs) -> str:
+    """Name a Score table by what decides it; the order of the pairs numbers the requests."""
+    digest = hashlib.blake2b(json.dumps(dict(identity), sort_keys=True).encode(), digest_size=12)
+    digest.update("\n".join(pairs.table["pair_id"]).encode())
+    return digest.hexdigest()
+
+
+def joined(stored: Scores, pairs: Pairs) -> Scores:
+    """A stored Score table with the columns of the benchmark as it is read now."""
+    wanted = pairs.table.merge(stored.table, on="pair_id", how="inner", validate="one_to_one")
+    return Scores(wanted, stored.meta)
