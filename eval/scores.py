@@ -159,20 +159,39 @@ def check_comparable(before: Scores, after: Scores) -> None:
         raise RequestError(f"the two score tables can't be compared: {said}")
 
 
+def check_same_pairs(before: Scores, after: Scores) -> None:
+    """Refuse to compare two Score tables of different pairs.
+
+    Raises:
+        RequestError: says how many pairs, and which first, are in one of them only.
+    """
+    ids = [scores.table["pair_id"] for scores in (before, after)]
+    only = [ids[0][~ids[0].isin(ids[1])], ids[1][~ids[1].isin(ids[0])]]
+    if only[0].empty and only[1].empty and len(ids[0]) == len(ids[1]):
+        return
+    names = [str(scores.meta.get("benchmark")) for scores in (before, after)]
+    if len(only[0]) == len(ids[0]):
+        of = names[0] if names[0] == names[1] else f"{names[0]} and {names[1]}"
+        raise RequestError(
+            f"the two score tables can't be compared: of {of}, they have no pair in common "
+            f"({len(ids[0]):,} and {len(ids[1]):,}); score both models on the same benchmark"
+        )
+    first = pd.concat(only)[:3]
+    raise RequestError(
+        f"the two score tables can't be compared: they hold different pairs ({len(ids[0]):,} "
+        f"before, {len(ids[1]):,} after; {len(only[0]):,} only before, {len(only[1]):,} only "
+        f"after{': ' if len(first) else ''}{', '.join(first)}{', …' if len(first) == 3 else ''}); "
+        "score both models on the same benchmark"
+    )
+
+
 def align(before: Scores, after: Scores) -> tuple[Scores, Scores]:
     """Check that the two are comparable and bring `after` into the order of `before`.
 
     Raises:
         RequestError: they measure different things, or other pairs than their metadata says.
     """
+    check_same_pairs(before, after)
     check_comparable(before, after)
-    ids = before.table["pair_id"], after.table["pair_id"]
-    only = [set(ids[0]) - set(ids[1]), set(ids[1]) - set(ids[0])]
-    if only[0] or only[1] or len(ids[0]) != len(ids[1]):
-        raise RequestError(
-            f"the two score tables hold different pairs ({len(ids[0])} before, {len(ids[1])} "
-            f"after; {len(only[0])} only before, {len(only[1])} only after): score both models "
-            "on the same benchmark"
-        )
     order = after.table.set_index("pair_id").loc[before.table["pair_id"]].reset_index()
     return before, Scores(order[list(after.table.columns)], after.meta)

@@ -104,7 +104,8 @@ def _go_on() -> str:
 
 
 def _hush() -> None:
-    """Other people's deprecations out of the user's sight; warnings of ours stay."""
+    """Other people's deprecations out of the user's sight; warnings of ours stay, in a line."""
+    warnings.formatwarning = lambda message, *where: f"mitigate: warning: {message}\n"
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
 

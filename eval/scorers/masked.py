@@ -167,11 +167,10 @@ def _plan(
         2**64, size=int(lengths.max(initial=0)), dtype=np.uint64
     )[places]
     sums = _sums(factors * tokens.flat.astype(np.uint64))
-    masks = _sums(factors * np.uint64(mask_id))
     starts = tokens.starts[rows]
     from_, to = starts + begin, starts + end
     whole = sums[starts + lengths[rows]] - sums[starts]
-    hashes = whole - (sums[to] - sums[from_]) + (masks[to] - masks[from_])
+    hashes = whole - (sums[to] - sums[from_])  # of what is left to see
     length = lengths[rows]
     order = np.lexsort((hashes, -length))
     plan = _Plan(tokens, rows, np.stack([begin, end], 1), mask_id, order, np.zeros(1, np.int64))

@@ -36,6 +36,7 @@ from eval import scores as score_table
 from eval.errors import RequestError
 from eval.pairs import Pairs, build
 from eval.scorers import ScoreSettings, ScoringError, score
+from eval.scorers.masked import CHECKED
 from eval.scorers.model import LanguageModel
 from tests.eval.test_spans import word_pieces
 
@@ -204,12 +205,13 @@ def test_every_distinct_request_is_computed_once():
         score(MASKED, PAIRS, ScoreSettings(), report=lambda *counts: seen.append(counts))
     finally:
         MASKED.model.forward = inner
-    assert len(rows) == len(set(rows))
-    assert seen[-1] == (len(rows), len(rows))
+    # Twice for those alone on which the output head is checked before anything is scored.
+    assert len(rows) - len(set(rows)) <= 2 * CHECKED
+    assert seen[-1][0] == seen[-1][1] >= len(set(rows))
     # Pairs 1 and 5 share a sentence; scored apart, they ask for more.
     sentences = PAIRS.table[["sent_more", "sent_less"]].to_numpy()
     apart = sum(2 * define(MASKED, *pair)[2] for pair in sentences)
-    assert len(rows) < apart
+    assert len(set(rows)) <= seen[-1][1] < apart
 
 
 def test_two_processes_get_what_one_gets(tmp_path):

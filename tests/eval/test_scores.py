@@ -89,6 +89,12 @@ def test_align_refuses_other_pairs():
     fewer = replace(scores(), table=scores().table.iloc[:2])
     with pytest.raises(RequestError, match="1 only before, 0 only after"):
         align(scores(), fewer)
+    missing = scores().table["pair_id"].iloc[2]
+    with pytest.raises(RequestError, match=missing):
+        align(fewer, scores())
+    other = replace(scores(), table=scores().table.assign(pair_id=["x", "y", "z"]))
+    with pytest.raises(RequestError, match=r"no pair in common \(3 and 3\)"):
+        align(scores(), other)
 
 
 @pytest.mark.parametrize("model", ["bertje", "robbert", "mbert"])

@@ -260,7 +260,7 @@ def test_scores_of_other_pairs_are_not_compared(
         words = [*with_model(SCORE[:-1], tiny_masked), *more, f"out={name}.parquet"]
         assert guarded(lambda words=words: dispatch(words)) == 0
     line = refusal(capsys, "compare", "all.parquet", "one.parquet")
-    assert line.startswith("the two score tables can't be compared: benchmark_hash: ")
+    assert line.startswith("the two score tables can't be compared: they hold different pairs")
     line = refusal(capsys, "compare", "all.parquet", "all.parquet", "out=full")
     assert line.startswith("out=full: ")
     assert listing(folder / "full") == ["something"]
