@@ -125,11 +125,11 @@ def equal_lengths(
 def default_budget(lm: LanguageModel) -> int:
     """Tokens of a forward pass at most, where nobody says."""
     if lm.device.type == "cpu":
-        # BERT-base on one thread, as a share of this torch's own sgemm: 0.61 at 256 tokens, 0.71
-        # at 512, 0.77 at 768, 0.78 at 1024, 0.75 at 2048, 0.68 at 4096. Smaller products run
-        # slower; larger buffers leave the cache, and above 1024 glibc gives their pages back
-        # between layers (44,000 page faults a pass, 8 % of its time). Threads share a product.
-        return 768 * torch.get_num_threads()
+        # BERT-base on one thread, whole scoring as a share of this torch's own sgemm: 0.61 at 256
+        # tokens, 0.71 at 512, 0.74 at 768, 0.79 at 1024, 0.77 at 2048, 0.68 at 4096. Small
+        # products run slower; buffers over 32 MiB (2730 tokens here) get fresh pages each time.
+        # Threads share a product between them.
+        return 1024 * torch.get_num_threads()
     # Not measured here: products this tall fill an accelerator, and activations stay below 2 GiB
     # for 4096-wide layers. A device with less memory halves it and goes on.
     return 16384

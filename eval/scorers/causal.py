@@ -108,8 +108,6 @@ class _Work:
         # Keys and values kept for a next token would be the largest thing in memory.
         self.fixed: Inputs = {"use_cache": False} if "use_cache" in forward else {}
         self.head = self._checked_head()
-        if self.head.fault:  # it takes batches apart, and knows nothing of single values
-            self.fixed = {}
 
     def run(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield (numbers of the trees' requests, nats) as batches are done."""

@@ -64,7 +64,10 @@ class Head:
             return
         size = max(1, most // length)
         for start in range(0, batch, size):
-            part = {name: value[start : start + size] for name, value in inputs.items()}
+            part = {
+                name: value[start : start + size] if isinstance(value, Tensor) else value
+                for name, value in inputs.items()
+            }
             mine = (rows >= start) & (rows < start + size)
             yield self.lm.model(**part).logits[rows[mine] - start, places[mine]]
             effort.passes += 1

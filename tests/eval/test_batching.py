@@ -114,4 +114,4 @@ def test_which_errors_are_about_memory():
 
 def test_budgets_of_a_model():
     assert logit_rows(BERT) == LOGITS // VOCAB
-    assert default_budget(BERT) == 768 * torch.get_num_threads()
+    assert default_budget(BERT) == 1024 * torch.get_num_threads()
