@@ -135,9 +135,7 @@ def _flat(rows: Sequence[Sequence[int]], kind: type) -> np.ndarray:
     return np.fromiter(itertools.chain.from_iterable(rows), kind)
 
 
-def _words(
-    sentence: str, offsets: Sequence[tuple[int, int]], special: Sequence[int]
-) -> list[int]:
+def _words(sentence: str, offsets: Sequence[tuple[int, int]], special: Sequence[int]) -> list[int]:
     """The whitespace-separated word of each token; -1 for special and empty ones."""
     # Character c belongs to word number (words begun up to and including c) - 1.
     begins = [
