@@ -29,7 +29,7 @@ _MANIFEST_FIRST = ("licence", "hash", "sha256", "fingerprint", "version", "commi
 def render(report: "ReportInput") -> str:
     """Render the report. Whatever came from data is escaped by the template engine."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "page"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
