@@ -63,5 +63,6 @@ class ScoreSettings:
     alignment: str = "tokens"  # tokens: the published rule; words: pieces of a word never shared
     lowercase: str = "auto"  # auto: as the tokenizer does; true: the Dutch paper's scripts; false
     overlong: str = "error"  # sentences over the model's length: error, skip, truncate
+    terms: bool = True  # the differing words' own log-likelihood too, for scorers of shared tokens
     batch_tokens: int | None = None  # tokens of a forward pass at most; None: by the device
     reuse: bool = True  # find finished scores and parts of unfinished ones again

@@ -23,7 +23,8 @@ Score a language model's bias, fine-tune it, score it again, and say what change
   mitigate train    recipe=NAME [key=value …]             score, fine-tune, score, compare
   mitigate score    model=NAME|model.path=DIR benchmark=NAME [benchmark.path=FILE] out=FILE.parquet
   mitigate describe benchmark=NAME [out=DIR] [json=true]  what a benchmark is made of
-  mitigate compare  BEFORE AFTER [out=DIR]                two score files, or two run folders
+  mitigate compare  BEFORE AFTER [out=DIR] [pairs=common] two score files, or two run folders
+  mitigate compare  EARLIER power=true [clusters=N]       the smallest change that could be shown
   mitigate report   RUN [RUN …] [out=DIR]                 one run again, or many side by side
   mitigate corpus   taz|text path=… out=DIR [key=value …] prepare a corpus once
   mitigate recipes                                        every recipe, a line each
@@ -277,66 +278,10 @@ def _rich_table(title: str, frame: Any) -> Any:
 
 def compare(words: Sequence[str]) -> int:
     """`mitigate compare BEFORE AFTER`: two score files, or the results of two runs."""
-    out, words = _take(words, "out")
-    paths = [Path(word) for word in words if "=" not in word]
-    settings_words = [word for word in words if "=" in word]
-    if len(paths) != 2:
-        raise eval.errors.RequestError("compare: two score files or run folders, BEFORE AFTER")
-    from eval import inference
-    from eval.report import ReportInput, terminal
-    from eval.report import write as write_report
-    from mitigate import settings
+    from mitigate import comparing
 
-    how = settings.from_words(settings_words, recipe=None).inference
-    before, after = (_score_tables(path) for path in paths)
-    if before.keys() != after.keys():
-        raise eval.errors.RequestError(
-            f"compare: {paths[0]} has {', '.join(before)}; {paths[1]} has {', '.join(after)}"
-        )
-    tables = {name: (before[name], after[name]) for name in before}
-    published = any(
-        found.meta["scorer"] == "published" for pair in tables.values() for found in pair
-    )
-    if published and not any(word.startswith("inference.ties=") for word in settings_words):
-        how.ties = "reference"  # as the published scripts count
-        say("published scores: ties counted as published (inference.ties=reference)")
-    comparisons = {name: inference.compare(*pair, how, name=name) for name, pair in tables.items()}
-    for comparison in comparisons.values():
-        messages.print(terminal.table(comparison))
-        for sentence in comparison.sentences():
-            say(sentence)
-    if out:
-        _fresh(Path(out))
-        write_report(
-            ReportInput(
-                title=f"{paths[0].name} and {paths[1].name}",
-                command=f"mitigate compare {paths[0]} {paths[1]}",
-                recipe_yaml="",
-                manifest={
-                    "before": before[next(iter(before))].meta,
-                    "after": after[next(iter(after))].meta,
-                },
-                comparisons=comparisons,
-                scores=tables,
-            ),
-            Path(out),
-        )
-        say(f"Report: {Path(out) / 'report.html'}")
+    comparing.run(comparing.from_words(words))
     return 0
-
-
-def _score_tables(path: Path) -> dict[str, Any]:
-    """The Score table in a file, or a run folder's tables after training, by benchmark."""
-    from eval import scores
-
-    if not path.is_dir():
-        found = scores.read(path)
-        return {str(found.meta["benchmark"]): found}
-    files = sorted(path.glob("after*.parquet"))
-    if not files:
-        raise eval.errors.RequestError(f"{path}: no after.parquet, so no finished run's folder")
-    tables = [scores.read(file) for file in files]
-    return {str(table.meta["benchmark"]): table for table in tables}
 
 
 def report(words: Sequence[str]) -> int:
@@ -345,14 +290,17 @@ def report(words: Sequence[str]) -> int:
     folders = [Path(word) for word in words]
     if not folders:
         raise eval.errors.RequestError("report: which run? mitigate report RUN [RUN …] [out=DIR]")
-    from mitigate import reporting
+    # A folder may have a sign of equality in its name.
+    wrong = [word for word in words if not Path(word).exists() and ("=" in word or word[0] == "-")]
+    if wrong:
+        raise eval.errors.RequestError(f"report: {wrong[0]}: takes run folders and out=DIR")
+    from mitigate import reporting, side_by_side
 
     target = Path(out) if out else None
-    where: Path | None
     if len(folders) == 1:
-        where = reporting.again(folders[0], target)
+        where: Path | None = reporting.again(folders[0], target)
     else:
-        where = reporting.side_by_side(folders, target)
+        where = side_by_side.show(folders, target)
     if where is not None:
         say(f"Report: {where}")
     return 0
@@ -412,11 +360,6 @@ def _take(words: Sequence[str], key: str) -> tuple[str | None, list[str]]:
     taken = [word for word in words if word.startswith(f"{key}=")]
     rest = [word for word in words if not word.startswith(f"{key}=")]
     return (taken[-1].partition("=")[2] if taken else None), rest
-
-
-def _fresh(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise eval.errors.RequestError(f"out={folder}: is there and not empty; name a new folder")
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {

@@ -1,15 +1,11 @@
-"""Reports on runs that are done: one again, or many side by side."""
+"""A run that is done, read back from its folder, and its report."""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
 
 from eval import scores
 from eval.errors import RequestError
@@ -18,8 +14,6 @@ from eval.report import ReportInput
 from eval.report import write as write_report
 from eval.scores import Scores
 from mitigate import curve, settings
-from mitigate.console import messages, say
-from mitigate.run import write_text
 from mitigate.settings import Recipe
 
 PLACEBO = (
@@ -117,109 +111,3 @@ def again(folder: Path, out: Path | None) -> Path:
     where = out or folder
     write(run, run.comparisons(), where)
     return where / "report.html"
-
-
-def side_by_side(folders: list[Path], out: Path | None) -> Path | None:
-    """Print runs beside each other, and whether they lie outside the placebo runs' spread.
-
-    With `out`, the table is written there as runs.csv and runs.md too; returns its folder.
-    """
-    runs = [read_run(folder) for folder in folders]
-    table = pd.DataFrame([row for run in runs for row in _rows(run)])
-    messages.print(_shown(table))
-    verdicts = against_placebo(table)
-    for line in verdicts:
-        say(line)
-    if out is None:
-        return None
-    write_text(out / "runs.csv", table.to_csv(index=False))
-    write_text(out / "runs.md", _markdown(table, verdicts))
-    return out
-
-
-def _rows(run: Finished) -> list[dict[str, Any]]:
-    rows = []
-    for name, comparison in run.comparisons().items():
-        bias = comparison.rows("bias").set_index("scope").loc["overall"]
-        margin = comparison.rows("margin").set_index("scope").loc["overall"]
-        neutral: dict[str, Any] = next(iter(run.retention.values()), {})
-        rows.append(
-            {
-                "run": run.folder.name,
-                "recipe": run.recipe.name,
-                "placebo": run.recipe.placebo,
-                "seed": run.recipe.seed,
-                "benchmark": name,
-                "bias_before": bias["before"],
-                "bias_after": bias["after"],
-                "bias_delta": bias["delta"],
-                "p": bias["p"],
-                "distance_before": comparison.headline["before"],
-                "distance_after": comparison.headline["after"],
-                "margin_delta": margin["delta"],
-                "perplexity_change_percent": neutral.get("change_percent", np.nan),
-            }
-        )
-    return rows
-
-
-def against_placebo(table: pd.DataFrame, column: str = "margin_delta") -> list[str]:
-    """Say of each run whether its change lies outside the range of the placebo runs.
-
-    A range, not a test: with five placebo runs, one more of them falls outside their range in
-    one case of three.
-    """
-    lines = []
-    for benchmark, rows in table.groupby("benchmark", sort=False):
-        placebo = rows.loc[rows["placebo"], column]
-        if placebo.empty:
-            continue
-        low, high = placebo.min(), placebo.max()
-        lines.append(
-            f"{benchmark}: {len(placebo)} placebo runs changed the mean margin by {low:+.3f} to "
-            f"{high:+.3f} nats (mean {placebo.mean():+.3f}); their text has no effect to show, so "
-            "this is what a run does by itself."
-        )
-        for row in rows[~rows["placebo"]].to_dict("records"):
-            inside = low <= row[column] <= high
-            lines.append(
-                f"{row['run']}: {row[column]:+.3f} nats, {'inside' if inside else 'outside'} it."
-            )
-    return lines
-
-
-#: What the terminal shows of a run; the files have every column.
-SHOWN = {
-    "run": "run",
-    "benchmark": "benchmark",
-    "bias_before": "bias before",
-    "bias_after": "after",
-    "bias_delta": "Δ",
-    "p": "p",
-    "distance_after": "distance after",
-    "margin_delta": "Δ nats",
-    "perplexity_change_percent": "Δ ppl %",
-}
-
-
-def _shown(table: pd.DataFrame) -> Table:
-    shown = Table(box=SIMPLE_HEAD)
-    for column, head in SHOWN.items():
-        left = column in ("run", "benchmark")
-        shown.add_column(head, justify="left" if left else "right", no_wrap=True)
-    for row in table.to_dict("records"):
-        shown.add_row(*(Text(_cell(row[column])) for column in SHOWN))
-    return shown
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _markdown(table: pd.DataFrame, verdicts: list[str]) -> str:
-    head = f"| {' | '.join(table.columns)} |\n|{'---|' * len(table.columns)}\n"
-    rows = (
-        f"| {' | '.join(_cell(value) for value in row.values())} |"
-        for row in table.to_dict("records")
-    )
-    return head + "\n".join(rows) + "\n\n" + "\n\n".join(verdicts) + "\n"

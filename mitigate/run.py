@@ -10,7 +10,6 @@ import secrets
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -21,6 +20,7 @@ import torch
 import torch.distributed
 
 from eval.errors import RequestError
+from eval.files import replacing
 from mitigate import settings as recipes
 from mitigate.console import rank, world_size
 from mitigate.settings import Recipe
@@ -183,14 +183,8 @@ def open_run(recipe: Recipe, command: str) -> Run:
 
 def write_text(path: Path, text: str) -> None:
     """Write a whole file beside its place, then move it in."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="")
 
 
 def _claim(recipe: Recipe) -> tuple[Path, IO[str]]:

@@ -127,6 +127,7 @@ class TrackingSettings:
     mode: str = "auto"  # auto, online, offline, disabled
     project: str = "mitigate"
     entity: str | None = None
+    sentences: bool = False  # send the pairs' sentences too; they stay here otherwise
 
 
 @dataclass

@@ -1,22 +1,29 @@
-"""report.html: one file that opens from disk, asks the network for nothing, and runs no script."""
+"""report.html: one file that opens from disk and asks the network for nothing.
+
+Everything stands in the page as text; its one script only sorts, filters and shows values. The
+content-security policy lets in that script and the style sheet by their hashes, and nothing else.
+"""
 
 import base64
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
-from eval.inference import Comparison, signed
+from eval.inference import Comparison, plain_verdict, signed
 from eval.pairs import GROUP_SEPARATOR
-from eval.report import figures, tables
+from eval.report import tables
+from eval.report.page import cells, chart, evidence
 from eval.scores import Scores, align
 
 if TYPE_CHECKING:
-    from eval.report import ReportInput
+    from eval.report import ReportInput, RunsInput
 
 #: How many pairs of a benchmark are shown of those whose margin changed most.
 MOST_MOVED = 20
@@ -24,53 +31,118 @@ MOST_MOVED = 20
 RETENTION_WARNING = 20.0  # per cent more (pseudo-)perplexity
 #: What of a manifest a reader looks for first; all of it stands below.
 _MANIFEST_FIRST = ("licence", "hash", "sha256", "fingerprint", "version", "commit", "seed")
+_PAGE = Path(__file__).parent / "page"
+_UNIT = "bias: stereotyped sentence the likelier one, % of pairs"
 
 
 def render(report: "ReportInput") -> str:
     """Render the report. Whatever came from data is escaped by the template engine."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "page"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     benchmarks = [
-        _benchmark(name, comparison, report.scores.get(name))
+        _benchmark(
+            name,
+            comparison,
+            report.scores.get(name),
+            report.findings.get(name) or list(comparison.sentences()),
+        )
         for name, comparison in report.comparisons.items()
     ]
-    return environment.get_template("report.html.j2").render(
+    parts = [
+        ("finding", "The finding"),
+        ("groups", "Per group"),
+        ("retention", "Still a language model?"),
+        *([] if report.curve is None else [("curve", "While it was trained")]),
+        ("sure", "How sure"),
+        ("pairs", "Pairs that moved most"),
+        ("made", "How it was made"),
+        ("limits", "What this does not show"),
+    ]
+    return _render(
+        "report.html.j2",
         title=report.title,
+        parts=parts,
         command=report.command,
         recipe_yaml=report.recipe_yaml,
         benchmarks=benchmarks,
-        retention=[_retention(text, found) for text, found in report.retention.items()],
+        retention=_retention(report.retention) if report.retention else None,
         curve=None if report.curve is None else _curve(report.curve),
         retention_warning=f"{RETENTION_WARNING:g}",
         facts=_facts(report.manifest),
         manifest=json.dumps(report.manifest, indent=1, ensure_ascii=False, default=str),
         notes=report.notes,
+        sides=report.sides,
     )
 
 
+def render_runs(runs: "RunsInput") -> str:
+    """Render the page that sets many runs side by side."""
+    several = len(runs.table) > 0
+    across = None if runs.across is None or runs.across.empty else runs.across
+    parts = [
+        ("finding", "What can be claimed"),
+        ("runs", "The runs side by side"),
+        *([] if runs.heat.empty else [("heat", "Run by group")]),
+        *([] if across is None else [("across", "Across models and languages")]),
+        ("made", "How it was made"),
+        ("limits", "What this does not show"),
+    ]
+    return _render(
+        "runs.html.j2",
+        title=runs.title,
+        parts=parts,
+        command=runs.command,
+        claims=runs.claims,
+        charts=[
+            _runs_chart(str(name), rows)
+            for name, rows in runs.table.groupby("benchmark", sort=False)
+            if several
+        ],
+        table=_runs_table(runs.table),
+        heat=None if runs.heat.empty else _heat(runs.heat),
+        across=None if across is None else _plain_table("Across models and languages", across),
+        notes=runs.notes,
+    )
+
+
+def _render(template: str, **given: Any) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_PAGE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style, script = ((_PAGE / name).read_text("utf-8") for name in ("style.css", "page.js"))
+    return environment.get_template(template).render(
+        style=Markup(style),  # ours, and no data in it
+        script=Markup(script),
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+        **given,
+    )
+
+
+def _hash(text: str) -> str:
+    """A text's hash as a content-security policy has it."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
 def _benchmark(
-    name: str, comparison: Comparison, scores: tuple[Scores, Scores] | None
+    name: str,
+    comparison: Comparison,
+    scores: tuple[Scores, Scores] | None,
+    finding: list[str],
 ) -> dict[str, Any]:
     """Everything the template shows of one benchmark, as text and numbers."""
-    head, rows = tables.bias_rows(comparison)
     settings = comparison.settings
     shown = comparison.table["metric"].isin(["bias", "distance", "margin"])
     families = comparison.table[shown & (comparison.table["family"] != "")]
     overall = comparison.rows("bias").iloc[0]
     return {
         "name": name,
-        "sentences": comparison.sentences(),
-        "headline": _headline(comparison),
-        "head": head,
-        "rows": rows,
-        "caption": tables.caption(comparison),
-        "figure": base64.b64encode(figures.as_svg(comparison)).decode(),
-        "alt": _alt(comparison),
+        "finding": " ".join(finding),
+        "tiles": _tiles(comparison),
+        "chart": _chart(name, comparison),
+        "table": _bias_table(name, comparison),
         "groups": [
             tables.scope_label(scope) for scope in comparison.rows("bias", "group")["scope"]
         ],
@@ -78,43 +150,165 @@ def _benchmark(
         "one": comparison.unit.removesuffix("s"),
         "clusters": overall["n_clusters"],
         "pairs": overall["n_pairs"],
+        "correction": evidence.correction(settings.correction),
         "families": list(dict.fromkeys(families["family"])),
         "tests": list(dict.fromkeys(families["test"])),
         "settings": settings,
-        "level": f"{100 * (1 - settings.alpha):g} %",
-        "published": [
-            [
-                tables.scope_label(row["scope"]).replace(" (W)", ""),
-                row["metric"],
-                f"{tables.number(row['before'], 2)} ({tables.number(row['before_se'], 2)})",
-                f"{tables.number(row['after'], 2)} ({tables.number(row['after_se'], 2)})",
-                signed(row["delta"], 2) + row["stars"],
-                row["test"],
-                tables.because(tables.p_cell(row["p"]), "one pair"),
-            ]
-            for row in comparison.published.to_dict("records")
-        ],
+        "level": _level(comparison),
+        "parts": evidence.parts(name, comparison),
+        "published": evidence.published(name, comparison),
         "notes": comparison.notes,
-        "moved": _most_moved(*scores) if scores else [],
+        "moved": _most_moved(name, *scores) if scores else None,
     }
 
 
-def _alt(comparison: Comparison) -> str:
-    """What the figure shows, in words."""
-    said = [
-        f"{tables.scope_label(row['scope'])} {tables.number(row['before'])} to "
-        f"{tables.number(row['after'])}"
-        for row in comparison.rows("bias").to_dict("records")
-        if row["scope"].startswith("group:") or row["scope"] in ("overall", "macro")
+def _level(comparison: Comparison) -> str:
+    return f"{100 * (1 - comparison.settings.alpha):g} %"
+
+
+def _tiles(comparison: Comparison) -> list[dict[str, str]]:
+    """What, before, after, and more: the numbers that an overall score hides."""
+    found = comparison.headline
+    macro = found["scope"] == "macro"
+    p = tables.because(tables.p_cell(found["p_adjusted"]), "no test")
+    tiles = [
+        {
+            "what": f"{'mean over groups of ' if macro else ''}|bias − 50|, points",
+            "before": tables.number(found["before"]),
+            "after": tables.number(found["after"]),
+            "more": f"change {signed(found['delta'])}, adjusted p {p}: {found['verdict']}",
+        }
     ]
-    return (
-        f"Bias on {comparison.benchmark} before and after, in percent of pairs, with a line at "
-        f"50: {'; '.join(said)}. The intervals stand in the table below."
+    groups = comparison.rows("bias", "group").set_index("scope")[["before", "after"]].dropna()
+    if len(groups) > 1:
+        spread = groups.max() - groups.min()
+        ends = {
+            when: f"{tables.scope_label(str(groups[when].idxmax()))} to "
+            f"{tables.scope_label(str(groups[when].idxmin()))}"
+            for when in groups
+        }
+        tiles.append(
+            {
+                "what": "spread of bias, most to least affected group, points",
+                "before": tables.number(spread["before"]),
+                "after": tables.number(spread["after"]),
+                "more": f"change {signed(spread['after'] - spread['before'])}; before: "
+                f"{ends['before']}; after: {ends['after']}",
+            }
+        )
+    margin = comparison.rows("margin").iloc[0]
+    p = tables.because(tables.p_cell(margin["p_adjusted"]), "no test")
+    tiles.append(
+        {
+            "what": "mean margin between the two sentences, nats (0: none)",
+            "before": signed(margin["before"], 2),
+            "after": signed(margin["after"], 2),
+            "more": f"change {signed(margin['delta'], 3)}, adjusted p {p}: {margin['verdict']}",
+        }
+    )
+    return tiles
+
+
+def _chart(name: str, comparison: Comparison) -> dict[str, Any]:
+    """Before and after, a row a scope: whole first, then groups by their bias before."""
+    rows = comparison.rows("bias")
+    whole = rows["scope"].isin(["overall", "macro"])
+    groups = rows["scope"].str.startswith("group:")
+    parts = [
+        rows[whole],
+        rows[groups].sort_values("before", ascending=False, kind="stable"),
+        rows[~whole & ~groups],
+    ]
+    ends = ("before", "after", "before_low", "before_high", "after_low", "after_high")
+    axis = chart.Axis.over(rows[list(ends)].to_numpy(float).ravel(), around=50, least=20)
+    shown = [
+        {
+            "label": tables.scope_label(row["scope"]),
+            "svg": chart.track(
+                axis,
+                row["before"],
+                row["after"],
+                before_ends=(row["before_low"], row["before_high"]),
+                after_ends=(row["after_low"], row["after_high"]),
+                shown=plain_verdict(row["verdict"]) not in ("not shown", "unchanged"),
+                said=_said(row, comparison.unit),
+                missing=tables.reason(row),
+            ),
+            "value": f"{tables.number(row['before'])} → {tables.number(row['after'])}",
+            "change": signed(row["delta"]),
+            "gap": number == 0 and at > 0,
+        }
+        for at, part in enumerate(parts)
+        for number, row in enumerate(part.to_dict("records"))
+    ]
+    return {
+        "caption": f"{name}: bias before and after, by group. The row beside each mark is its "
+        "bias before and after and the change; hover, or go from row to row with the arrow keys, "
+        "for intervals and tests. The table below has them too.",
+        "rows": shown,
+        "ruler": chart.ruler(axis),
+        "ends": f", with its {_level(comparison)} interval",
+        "unit": _UNIT,
+    }
+
+
+def _said(row: Mapping[Any, Any], unit: str) -> str:
+    """A row of the Delta table in words."""
+    why = tables.reason(row)
+    lines = [tables.scope_label(str(row["scope"]))]
+    for when in ("before", "after"):
+        ends = cells.levels(row[f"{when}_low"], row[f"{when}_high"], why=why)
+        lines.append(f"{when} {tables.because(tables.number(row[when]), why)} ({ends})")
+    p = tables.because(tables.p_cell(row["p_adjusted"]), why)
+    within = tables.because(tables.interval(row["ci_low"], row["ci_high"]), why)
+    lines.append(f"change {tables.because(signed(row['delta']), why)} ({within}), adjusted p {p}")
+    lines.append(str(row["verdict"]))
+    many = f"{row['n_pairs']:,} pairs"
+    lines.append(many if unit == "pairs" else f"{many}, {row['n_clusters']:,} {unit}")
+    return "\n".join(lines)
+
+
+def _bias_table(name: str, comparison: Comparison) -> cells.Table:
+    """Bias by scope, with the changes of distance, soft score and margin beside."""
+    by_pair = comparison.unit == "pairs"
+    head = ["scope", "pairs", *([] if by_pair else [comparison.unit]), "before", "after", "Δ"]
+    head += [f"{_level(comparison)} interval", "p", "p adj.", "Δ |b−50|", "Δ soft", "Δ margin"]
+    other = {
+        metric: comparison.rows(metric).set_index("scope")["delta"]
+        for metric in ("distance", "soft", "margin")
+    }
+    found = comparison.rows("bias")
+    rows = []
+    for row in found.to_dict("records"):
+        scope, why = row["scope"], tables.reason(row)
+        rows.append(
+            [
+                cells.text(tables.scope_label(scope)),
+                cells.count(row["n_pairs"]),
+                *([] if by_pair else [cells.count(row["n_clusters"])]),
+                cells.level(row["before"], why=why),
+                cells.level(row["after"], why=why),
+                cells.change(row["delta"], why=why),
+                cells.span(row["ci_low"], row["ci_high"], why=why),
+                cells.p_value(row["p"], why),
+                cells.p_value(row["p_adjusted"], why),
+                cells.change(other["distance"][scope], why=why),
+                cells.change(other["soft"][scope], 2),
+                cells.change(other["margin"][scope], 3),
+                cells.verdict(row["verdict"]),
+            ]
+        )
+    return cells.table(
+        f"Bias by group, {name}",
+        tables.caption(comparison),
+        [*head, "verdict"],
+        rows,
+        whole=int(found["scope"].isin(["overall", "macro"]).sum()),
     )
 
 
 def _curve(curve: pd.DataFrame) -> dict[str, Any]:
-    """The scores during training: the figure, it in words, and a table a benchmark."""
+    """The scores during training, a benchmark at a time: plots, in words, and a table."""
     parts = [(str(name), rows) for name, rows in curve.groupby("benchmark", sort=False)]
     said = []
     for name, rows in parts:
@@ -125,7 +319,6 @@ def _curve(curve: pd.DataFrame) -> dict[str, Any]:
         )
         said.append(f"{name}, overall bias {levels}, lowest {tables.number(overall['bias'].min())}")
     return {
-        "figure": base64.b64encode(figures.curve_as_svg(curve)).decode(),
         "alt": "Bias in percent of pairs, and margin in nats, at each checkpoint of training: "
         f"{'; '.join(said)}. The numbers stand in the table below.",
         "tables": [_curve_table(name, rows) for name, rows in parts],
@@ -133,97 +326,145 @@ def _curve(curve: pd.DataFrame) -> dict[str, Any]:
 
 
 def _curve_table(name: str, rows: pd.DataFrame) -> dict[str, Any]:
-    """A row a step: validation loss, overall margin, and the bias of every scope."""
+    """A row a step: validation loss, overall margin, and the bias of every scope; and plots."""
     scopes = [str(scope) for scope in rows["scope"].unique()]
     bias = rows.pivot(index="step", columns="scope", values="bias")[scopes]
+    margin = rows.pivot(index="step", columns="scope", values="margin")[scopes]
     overall = rows[rows["scope"] == "overall"].sort_values("step").to_dict("records")
-    return {
-        "name": name,
-        "pairs": f"{overall[-1]['n_pairs']:,}",
-        "head": ["update", "epoch", "valid. loss", "margin", *map(tables.scope_label, scopes)],
-        "rows": [
+    pairs = f"{overall[-1]['n_pairs']:,}"
+    table = cells.table(
+        f"Scores during training, {name}",
+        f"{pairs} pairs, each group in proportion. Margin: mean over all of them, in nats. Then "
+        "bias, in percent of pairs. curve.csv has every digit.",
+        ["update", "epoch", "valid. loss", "margin", *map(tables.scope_label, scopes)],
+        [
             [
-                f"{row['step']:,}",
-                tables.number(row["epoch"], 2),
-                tables.because(tables.number(row["valid_loss"], 3), "not evaluated"),
-                signed(row["margin"], 3),
-                *[tables.because(tables.number(v), "only ties") for v in bias.loc[row["step"]]],
+                cells.count(row["step"]),
+                cells.level(row["epoch"], 2),
+                cells.level(row["valid_loss"], 3, "not evaluated"),
+                cells.change(row["margin"], 3),
+                *[cells.level(value, why="only ties") for value in bias.loc[row["step"]]],
             ]
             for row in overall
         ],
+    )
+    loss = pd.DataFrame({"overall": [row["valid_loss"] for row in overall]}, index=bias.index)
+    looks = {
+        scope: "strong" if scope == "overall" else chart.look(number)
+        for number, scope in enumerate(scope for scope in scopes if scope != "macro")
+    }
+    panels = [
+        _panel(f"{name}: bias during training", "bias, % of pairs", bias, looks, 1, 50, 5),
+        _panel(f"{name}: margin during training", "margin, nats", margin, looks, 3, 0, 0),
+    ]
+    if loss["overall"].notna().any():
+        strong = {"overall": "strong"}
+        panels.append(
+            _panel(f"{name}: loss during training", "validation loss", loss, strong, 3, None, 0)
+        )
+    return {
+        **table,
+        "name": name,
+        "pairs": pairs,
+        "plots": panels,
+        "keys": [
+            (chart.key(classes, mark=True), tables.scope_label(scope))
+            for scope, classes in looks.items()
+        ],
+        "plots_caption": f"{pairs} pairs of {name} at each checkpoint. Hover, or go from "
+        "checkpoint to checkpoint with the arrow keys, for the numbers.",
     }
 
 
-def _headline(comparison: Comparison) -> list[tuple[str, str, str, str]]:
-    """What, before, after, change: the numbers that an overall score hides."""
-    distance = comparison.rows("distance")
-    macro = distance[distance["scope"] == "macro"]
-    found = (distance if macro.empty else macro).to_dict("records")[0]
-    rows = [
-        (
-            "|bias − 50|" if macro.empty else "mean over groups of |bias − 50|",
-            tables.number(found["before"]),
-            tables.number(found["after"]),
-            signed(found["delta"]),
+def _panel(
+    label: str,
+    title: str,
+    values: pd.DataFrame,
+    looks: Mapping[str, str],
+    digits: int,
+    neutral: float | None,
+    least: float,
+) -> dict[str, Any]:
+    """One measure over the updates done, a line a scope."""
+    said = [
+        "\n".join(
+            [
+                f"update {step:,}, {title}",
+                *[
+                    f"{tables.scope_label(scope)} {tables.number(values.loc[step, scope], digits)}"
+                    for scope in looks
+                ],
+            ]
         )
+        for step in values.index
     ]
-    groups = comparison.rows("bias", "group").set_index("scope")[["before", "after"]].dropna()
-    if len(groups) > 1:
-        spread = groups.max() - groups.min()
-        ends = {
-            when: f"{tables.scope_label(str(groups[when].idxmax()))} to "
-            f"{tables.scope_label(str(groups[when].idxmin()))}"
-            for when in groups
-        }
-        rows.append(
-            (
-                "spread: most to least affected group",
-                f"{spread['before']:.1f} ({ends['before']})",
-                f"{spread['after']:.1f} ({ends['after']})",
-                signed(spread["after"] - spread["before"]),
-            )
-        )
-    return rows
+    lines = [
+        chart.Line(scope, values[scope].to_list(), classes)
+        for scope, classes in reversed(looks.items())  # the strong one lies on top
+    ]
+    return {
+        "title": title,
+        "unit": "updates",
+        "svg": chart.plot(label, values.index.to_list(), lines, said, neutral=neutral, least=least),
+    }
 
 
-def _most_moved(before: Scores, after: Scores) -> list[dict[str, str]]:
+def _most_moved(name: str, before: Scores, after: Scores) -> cells.Table:
     """The pairs whose margin changed most, largest change first."""
     before, after = align(before, after)
-    table = before.table
+    found = before.table
     change = after.margin - before.margin
     most = np.argsort(-np.abs(change), kind="stable")[:MOST_MOVED]
-    return [
-        {
-            "group": str(table["group"].iloc[row]).replace(GROUP_SEPARATOR, ", ") or tables.DASH,
-            "before": signed(before.margin[row], 2),
-            "after": signed(after.margin[row], 2),
-            "change": signed(change[row], 2),
-            "more": str(table["sent_more"].iloc[row]),
-            "less": str(table["sent_less"].iloc[row]),
-        }
+    rows = [
+        [
+            cells.text(str(found["group"].iloc[row]).replace(GROUP_SEPARATOR, ", ") or tables.DASH),
+            cells.change(before.margin[row], 2),
+            cells.change(after.margin[row], 2),
+            cells.change(change[row], 2),
+            cells.text(found["sent_more"].iloc[row], "wrap"),
+            cells.text(found["sent_less"].iloc[row], "wrap"),
+        ]
         for row in most
     ]
+    return cells.table(
+        f"Pairs that moved most, {name}",
+        "Margin: log-likelihood of the stereotyped sentence minus that of the other, in nats.",
+        ["group", "before", "after", "Δ", "stereotyped sentence", "the other"],
+        rows,
+    )
 
 
-def _retention(text: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the retention table."""
-    change = float(found["change_percent"])
+def _retention(retention: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The retention table, and which texts are predicted much worse."""
+    why = "not measured"
+    rows = [
+        [
+            cells.text(text),
+            cells.text(found["kind"]),
+            cells.level(found["before"], 2, why),
+            cells.level(found["after"], 2, why),
+            cells.change(float(found["change_percent"]), why=why),
+            cells.count(found["texts"]),
+            cells.count(found["tokens"]),
+        ]
+        for text, found in retention.items()
+    ]
     return {
-        "cells": [
-            text,
-            found["kind"],
-            tables.because(tables.number(found["before"], 2), "not measured"),
-            tables.because(tables.number(found["after"], 2), "not measured"),
-            tables.because(signed(change), "not measured"),
-            f"{found['texts']:,}",
-            f"{found['tokens']:,}",
+        "table": cells.table(
+            "Retention",
+            "(Pseudo-)perplexity on held-out text; lower is better. Change in percent.",
+            ["text", "measure", "before", "after", "change, %", "texts", "tokens"],
+            rows,
+        ),
+        "worse": [
+            text
+            for text, found in retention.items()
+            if float(found["change_percent"]) >= RETENTION_WARNING
         ],
-        "text": text,
-        "worse": change >= RETENTION_WARNING,
     }
 
 
-def _facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _facts(manifest: Mapping[str, Any]) -> cells.Table | None:
     """The manifest's versions, hashes, licences and seeds, each by its path."""
 
     def walk(value: Any, path: str, wanted: bool) -> list[tuple[str, str]]:
@@ -237,4 +478,133 @@ def _facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             return []
         return [(path, str(value))]
 
-    return walk(manifest, "", False)
+    found = walk(manifest, "", False)
+    if not found:
+        return None
+    return cells.table(
+        "Versions, hashes, licences",
+        "Versions, hashes, licences, seeds. The whole manifest stands below.",
+        ["what", "value"],
+        [[cells.text(path), cells.text(value, "wrap")] for path, value in found],
+    )
+
+
+#: The columns of a table of runs: head, and how a value stands. Others stand as they are.
+_RUNS = {
+    "run": ("run", cells.text),
+    "recipe": ("recipe", cells.text),
+    "seed": ("seed", lambda value: cells.Cell(f"{value}", float(value))),
+    "placebo": ("placebo", lambda value: cells.text("placebo" if value else "no")),
+    "benchmark": ("benchmark", cells.text),
+    "bias_before": ("bias before", cells.level),
+    "bias_after": ("after", cells.level),
+    "bias_delta": ("Δ", cells.change),
+    "p": ("p", cells.p_value),
+    "distance_before": ("distance before", cells.level),
+    "distance_after": ("distance after", cells.level),
+    "margin_delta": ("Δ margin, nats", lambda value: cells.change(value, 3)),
+    "perplexity_change_percent": (
+        "perplexity, %",
+        lambda value: cells.change(value, why="not measured"),
+    ),
+}
+
+
+def _runs_table(table: pd.DataFrame) -> cells.Table:
+    """A row a run and benchmark."""
+    rows = [
+        [_RUNS[c][1](row[c]) if c in _RUNS else _plain_cell(row[c]) for c in table.columns]
+        for row in table.to_dict("records")
+    ]
+    return cells.table(
+        "Runs side by side",
+        "Bias: overall, percent of pairs; p: of the run's own test, over stereotypes, unadjusted "
+        "for the number of runs. Distance: mean over groups of |bias − 50|, points. Perplexity: "
+        "change on held-out text, in percent.",
+        [_RUNS[c][0] if c in _RUNS else str(c).replace("_", " ") for c in table.columns],
+        rows,
+    )
+
+
+def _plain_table(label: str, table: pd.DataFrame) -> cells.Table:
+    """A data frame as it is: words as words, numbers to three decimals."""
+    return cells.table(
+        label,
+        "Percentage points, for margin nats. A mean row takes each model, or each language, once.",
+        [str(column).replace("_", " ") for column in table.columns],
+        [[_plain_cell(value) for value in row.values()] for row in table.to_dict("records")],
+    )
+
+
+def _plain_cell(value: Any) -> cells.Cell:
+    if isinstance(value, bool | np.bool_):
+        return cells.text("yes" if value else "no")
+    if isinstance(value, int | np.integer):
+        return cells.count(value)
+    if isinstance(value, float | np.floating):
+        return cells.level(float(value), 3)
+    return cells.text(value)
+
+
+def _runs_chart(name: str, table: pd.DataFrame) -> dict[str, Any]:
+    """Overall bias before and after, a row a run; placebo runs below the others."""
+    levels = table[["bias_before", "bias_after"]].to_numpy(float).ravel()
+    axis = chart.Axis.over(levels, around=50, least=20)
+    none = (float("nan"), float("nan"))
+    rows = []
+    ordered: Sequence[Mapping[Any, Any]] = table.sort_values(
+        "placebo", kind="stable", key=lambda column: column.astype(bool)
+    ).to_dict("records")
+    for number, row in enumerate(ordered):
+        label = f"{row['run']}{' (placebo)' if row['placebo'] else ''}"
+        value = f"{tables.number(row['bias_before'])} → {tables.number(row['bias_after'])}"
+        p = tables.because(tables.p_cell(row["p"]), "no test")
+        rows.append(
+            {
+                "label": label,
+                "svg": chart.track(
+                    axis,
+                    row["bias_before"],
+                    row["bias_after"],
+                    before_ends=none,
+                    after_ends=none,
+                    shown=bool(row["p"] < 0.05),
+                    said=f"{label}, recipe {row['recipe']}, seed {row['seed']}\noverall bias "
+                    f"{value}, change {signed(row['bias_delta'])}, p {p}",
+                    missing="only ties",
+                ),
+                "value": value,
+                "change": signed(row["bias_delta"]),
+                "gap": bool(row["placebo"]) and number > 0 and not ordered[number - 1]["placebo"],
+            }
+        )
+    return {
+        "name": name,
+        "caption": f"{name}: overall bias before and after, by run. “Shown” is the run's own "
+        "test at 5 %, which speaks of this model only. Hover, or go from row to row with the "
+        "arrow keys, for the test.",
+        "rows": rows,
+        "ruler": chart.ruler(axis),
+        "ends": "",
+        "unit": _UNIT,
+    }
+
+
+def _heat(heat: pd.DataFrame) -> dict[str, Any]:
+    """Bias by run and group; the number stands in each cell, its shade says how far from 50."""
+    return {
+        "label": "Heat map, bias by run and group",
+        "caption": "Bias in percent of pairs; blue below 50, orange above, a step darker every "
+        "12.5 points. A dash: the run has no such group.",
+        "head": [tables.scope_label(str(column)) for column in heat.columns],
+        "rows": [
+            {
+                "name": str(name),
+                "cells": [
+                    cells.Cell(tables.number(float(value)), float(value), chart.shade(float(value)))
+                    for value in values
+                ],
+            }
+            for name, values in zip(heat.index, heat.to_numpy(float), strict=True)
+        ],
+    }

@@ -22,7 +22,7 @@ from eval.scorers.model import LanguageModel
 from eval.scorers.plan import Plan, encode_all, max_length, plan
 from eval.scorers.store import ScoreStore, joined, key_of
 from eval.scorers.work import NotFiniteError, log_probs, told
-from eval.scores import Scores
+from eval.scores import TERM_COLUMNS, Scores
 
 __all__ = [
     "SCORER_VERSION",
@@ -67,6 +67,8 @@ def score(
     if rule.hidden != "nothing" and lm.tokenizer.mask_token_id is None:
         raise RequestError(f"{lm.name}: a masked scorer needs a tokenizer with a mask token")
     identity = _identity(lm, name, settings)
+    if rule.tokens == "shared":
+        identity["terms"] = "left to right" if settings.terms else "none"
     key = key_of(identity, pairs)
     kept = ScoreStore(store) if store is not None and settings.reuse else None
     if kept is not None:
@@ -82,8 +84,8 @@ def score(
     budget = TokenBudget(settings.batch_tokens or default_budget(lm))
     effort = Effort()
 
-    def scored(numbers: np.ndarray | None = None, **how: Any) -> np.ndarray:
-        """The scores of all pairs, or of those that `numbers`, some requests, are enough for."""
+    def computed(numbers: np.ndarray | None = None, **how: Any) -> np.ndarray:
+        """The values of all requests, or of some by their numbers, the others NaN."""
         wanted = planned.requests if numbers is None else planned.requests.only(numbers)
         values = np.full(len(planned.requests), np.nan)
         try:
@@ -96,14 +98,15 @@ def score(
                 f"{lm.name} gave {error.value} for pair "
                 f"{pairs.table['pair_id'].iloc[planned.pair_of(at)]} of {pairs.name}"
             ) from error
-        return planned.scores(values, rule.combined)
+        return values
 
-    total = scored(effort=effort, parts=parts, report=report)
+    values = computed(effort=effort, parts=parts, report=report)
+    total = planned.scores(values, rule.combined)
     if parts is not None and parts.damaged:
         warnings.warn(
             f"{parts.damaged} damaged part files of earlier work were computed again", stacklevel=2
         )
-    table = _table(pairs, planned, total)
+    table = _table(pairs, planned, total, planned.term_scores(values))
     meta = {
         **identity,
         "benchmark": pairs.name,
@@ -128,7 +131,8 @@ def score(
 
         def exact(some: np.ndarray) -> np.ndarray:
             with precision.in_float32(lm.model):
-                both = scored(planned.of_pairs(some), effort=Effort())[some]
+                again = computed(planned.of_pairs(some), effort=Effort())
+            both = planned.scores(again, rule.combined)[some]
             return both[:, 0] - both[:, 1]
 
         meta["noise"] = (
@@ -172,12 +176,17 @@ def _identity(lm: LanguageModel, scorer: str, settings: ScoreSettings) -> dict[s
     }
 
 
-def _table(pairs: Pairs, planned: Plan, total: np.ndarray) -> pd.DataFrame:
+def _table(
+    pairs: Pairs, planned: Plan, total: np.ndarray, terms: np.ndarray | None
+) -> pd.DataFrame:
     table = pairs.table.iloc[planned.kept].reset_index(drop=True)
     table["score_more"], table["score_less"] = total[:, 0], total[:, 1]
     # A token that both sentences share counts once, in a scorer of all tokens the fewer.
     table["shared_tokens"] = planned.counts.min(axis=1)
     table["length_more"], table["length_less"] = planned.lengths[:, 0], planned.lengths[:, 1]
+    if terms is not None:
+        for side, column in enumerate(TERM_COLUMNS):
+            table[column] = terms[:, side]
     return table
 
 

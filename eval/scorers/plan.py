@@ -5,7 +5,7 @@ Everything is held in flat arrays, so that 45,000 pairs plan in seconds and in l
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -27,38 +27,63 @@ class Plan:
     """Which log-probabilities a benchmark needs of a model, and how they make its scores.
 
     A *use* is one token of one sentence of one pair; uses of one and the same (sentence, place)
-    share a request.
+    share a request. `terms` are uses too, of the tokens in which the two sentences differ: the
+    identity and its counterpart. They are no part of the score.
     """
 
     requests: Requests
     kept: np.ndarray  # (scored pairs,) row numbers of the Pair table
     unusable: dict[int, str]  # row number of a pair that can't be scored: why
-    request: np.ndarray  # (uses,) which request
-    pair: np.ndarray  # (uses,) which of the kept pairs, by its place among them
-    side: np.ndarray  # (uses,) 0: sent_more, 1: sent_less
+    scored: "Uses"
+    terms: "Uses | None"  # None: not asked for
     lengths: np.ndarray  # (scored pairs, 2) tokens, special ones apart
 
     @property
     def counts(self) -> np.ndarray:
         """How many tokens of each sentence are scored. (scored pairs, 2)"""
-        return self._summed(np.ones(len(self.request))).astype(np.int64)
+        return self._summed(self.scored).astype(np.int64)
 
     def scores(self, values: np.ndarray, combined: str) -> np.ndarray:
         """The pairs' scores from the requests' log-probabilities. (scored pairs, 2), nats"""
-        total = self._summed(values[self.request])
+        total = self._summed(self.scored, values)
         return total / self.counts if combined == "mean" else total
 
-    def _summed(self, of_uses: np.ndarray) -> np.ndarray:
-        cells = self.pair * 2 + self.side
-        return np.bincount(cells, of_uses, 2 * len(self.kept)).reshape(-1, 2)
+    def term_scores(self, values: np.ndarray) -> np.ndarray | None:
+        """Log-likelihood of each sentence's own words. (scored pairs, 2), nats; NaN: it has none"""
+        if self.terms is None:
+            return None
+        there = self._summed(self.terms) > 0
+        return np.where(there, self._summed(self.terms, values), np.nan)
+
+    def _summed(self, uses: "Uses", values: np.ndarray | None = None) -> np.ndarray:
+        cells = uses.pair * 2 + uses.side
+        weights = None if values is None else values[uses.what]
+        return np.bincount(cells, weights, 2 * len(self.kept)).reshape(-1, 2)
 
     def pair_of(self, request: int) -> int:
         """A row number of the Pair table that needs this request."""
-        return int(self.kept[self.pair[np.argmax(self.request == request)]])
+        for uses in (self.scored, self.terms):
+            if uses is not None and (uses.what == request).any():
+                return int(self.kept[uses.pair[np.argmax(uses.what == request)]])
+        raise KeyError(request)
 
     def of_pairs(self, some: np.ndarray) -> np.ndarray:
-        """The requests that these pairs need, by their places among the kept ones, each once."""
-        return np.unique(self.request[np.isin(self.pair, some)])
+        """The requests of these pairs' scores, by their places among the kept ones, each once."""
+        return np.unique(self.scored.what[np.isin(self.scored.pair, some)])
+
+
+@dataclass(frozen=True)
+class Uses:
+    """Tokens of sentences of pairs, an entry each."""
+
+    pair: np.ndarray  # (uses,) its row in the Pair table, in a plan its place among the kept ones
+    side: np.ndarray  # (uses,) 0: sent_more, 1: sent_less
+    what: np.ndarray  # (uses,) the token's place in its sentence, in a plan the request's number
+
+    def of(self, place_of: np.ndarray) -> "Uses":
+        """With the pairs numbered as `place_of` says; those of pairs that it gives -1 fall out."""
+        kept = place_of[self.pair] >= 0
+        return Uses(place_of[self.pair[kept]], self.side[kept], self.what[kept])
 
 
 def plan(lm: LanguageModel, pairs: Pairs, rule: Rule, settings: ScoreSettings) -> Plan:
@@ -94,7 +119,7 @@ def plan(lm: LanguageModel, pairs: Pairs, rule: Rule, settings: ScoreSettings) -
     if settings.overlong == "skip":
         over = np.isin(sentence, overlong).any(axis=1)
         unusable |= dict.fromkeys(np.flatnonzero(over).tolist(), "over the model's length")
-    scored = np.bincount(uses[0] * 2 + uses[1], minlength=2 * len(table)).reshape(-1, 2)
+    scored = np.bincount(uses.pair * 2 + uses.side, minlength=2 * len(table)).reshape(-1, 2)
     nothing = "no shared token" if rule.tokens == "shared" else "no token to score"
     for bare in np.flatnonzero((scored == 0).any(axis=1)).tolist():
         unusable.setdefault(bare, nothing)
@@ -107,24 +132,33 @@ def plan(lm: LanguageModel, pairs: Pairs, rule: Rule, settings: ScoreSettings) -
         encoded = _truncated(encoded, end, limit)
     place_of = np.full(len(table), -1)
     place_of[kept] = np.arange(len(kept))
-    pair, side, place = (part[place_of[uses[0]] >= 0] for part in uses)
+    uses = uses.of(place_of)
     starts = encoded.tokens.starts
-    flat = starts[sentence[pair, side]] + place
-    distinct, request = np.unique(flat, return_inverse=True)
-    rows = np.searchsorted(starts, distinct, "right") - 1
+    sentence, end = sentence[kept], np.minimum(end, encoded.tokens.lengths)
+    flat = starts[sentence[uses.pair, uses.side]] + uses.what
+    until = _word_ends(encoded)[flat] if rule.hidden == "word" else flat + 1
+    terms = None
+    if settings.terms and rule.tokens == "shared":
+        terms, term_ends = _terms(encoded, sentence, end, first, uses)
+        flat = np.append(flat, starts[sentence[terms.pair, terms.side]] + terms.what)
+        # A causal model hides nothing: there a request is its place alone.
+        until = np.append(until, term_ends) if rule.kind == "masked" else flat + 1
+    distinct, request = np.unique(np.stack([flat, until]), axis=1, return_inverse=True)
+    places, until = distinct
+    rows = np.searchsorted(starts, places, "right") - 1
+    hidden_alone = rule.hidden == "nothing" or bool((until == places + 1).all())
     return Plan(
         requests=Requests(
             tokens=encoded.tokens,
             rows=rows,
-            places=distinct - starts[rows],
-            until=_word_ends(encoded)[distinct] - starts[rows] if rule.hidden == "word" else None,
+            places=places - starts[rows],
+            until=None if hidden_alone else until - starts[rows],
             hidden=rule.hidden != "nothing",
         ),
         kept=kept,
         unusable=unusable,
-        request=request,
-        pair=place_of[pair],
-        side=side,
+        scored=replace(uses, what=request[: len(uses.what)]),
+        terms=None if terms is None else replace(terms, what=request[len(uses.what) :]),
         lengths=lengths,
     )
 
@@ -164,9 +198,6 @@ def max_length(lm: LanguageModel) -> int:
     return int(min(limits))
 
 
-Uses = tuple[np.ndarray, np.ndarray, np.ndarray]  # pair, side, place: a use each
-
-
 def _shared(encoded: Sentences, sentence: np.ndarray, end: np.ndarray, first: int) -> Uses:
     """The shared tokens of every pair; one that a side would lose is dropped on both."""
     places: list[list[int]] = [[], []]
@@ -182,7 +213,30 @@ def _shared(encoded: Sentences, sentence: np.ndarray, end: np.ndarray, first: in
         places[1] += [b for _, b in both]
     pair = np.repeat(np.arange(len(sentence)), counts)
     side = np.repeat([0, 1], len(pair))
-    return np.tile(pair, 2), side, np.asarray([*places[0], *places[1]], np.int64)
+    return Uses(np.tile(pair, 2), side, np.asarray([*places[0], *places[1]], np.int64))
+
+
+def _terms(
+    encoded: Sentences, sentence: np.ndarray, end: np.ndarray, first: int, shared_: Uses
+) -> tuple[Uses, np.ndarray]:
+    """The tokens that are not shared, and for each the flat place where its run of them ends.
+
+    A masked model is asked for such a run from left to right, each token with the rest of the
+    run masked (Kauf and Ivanova 2023): its own later pieces would give an identity away.
+    """
+    starts, lengths = encoded.tokens.starts, encoded.tokens.lengths
+    row = sentence.ravel()  # (cells,) a cell is one sentence of one pair
+    begin = np.concatenate([[0], np.cumsum(lengths[row])])
+    cell = np.repeat(np.arange(len(row)), lengths[row])
+    place = np.arange(begin[-1]) - begin[cell]
+    flat = starts[row[cell]] + place
+    own = ~encoded.special[flat] & (place >= first) & (place < end[row[cell]])
+    own[begin[shared_.pair * 2 + shared_.side] + shared_.what] = False
+    # a run ends before the next token that is not of it
+    last = ~np.append(own[1:], False) | np.append(cell[1:] != cell[:-1], True)
+    ends = np.flatnonzero(last)
+    after = ends[np.searchsorted(ends, np.flatnonzero(own))] - np.flatnonzero(own) + 1
+    return Uses(cell[own] // 2, cell[own] % 2, place[own]), flat[own] + after
 
 
 def _all(encoded: Sentences, sentence: np.ndarray, end: np.ndarray, first: int) -> Uses:
@@ -199,7 +253,7 @@ def _all(encoded: Sentences, sentence: np.ndarray, end: np.ndarray, first: int) 
     counts = np.asarray([len(chosen[one]) for one in flat])
     owner = np.repeat(np.arange(len(flat)), counts)
     found = [chosen[one] for one in flat]
-    return owner // 2, owner % 2, np.concatenate(found) if found else np.zeros(0, np.int64)
+    return Uses(owner // 2, owner % 2, np.concatenate(found) if found else np.zeros(0, np.int64))
 
 
 def _first_lost(special: Sequence[bool], longest: int) -> int:

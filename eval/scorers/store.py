@@ -16,7 +16,7 @@ from eval import scores
 from eval.errors import RequestError
 from eval.pairs import Pairs
 from eval.scorers.work import Parts
-from eval.scores import SCORE_COLUMNS, Scores
+from eval.scores import SCORE_COLUMNS, TERM_COLUMNS, Scores
 
 
 class ScoreStore:
@@ -38,7 +38,8 @@ class ScoreStore:
 
     def keep(self, key: str, found: Scores) -> None:
         """Write a finished Score table without what the benchmark itself brings."""
-        columns = ["pair_id", *SCORE_COLUMNS]
+        terms = [column for column in TERM_COLUMNS if column in found.table]
+        columns = ["pair_id", *SCORE_COLUMNS, *terms]
         scores.write(Scores(found.table[columns], found.meta), self._path(key))
 
     def parts(self, key: str) -> Parts:

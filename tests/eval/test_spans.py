@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from eval.scorers.spans import Encoded, encode, lower, shared
+from eval.scorers.spans import Encoded, encode, lower, matches, shared
 
 
 def plain(*ids: int, words: tuple[int, ...] | None = None) -> Encoded:
@@ -177,3 +177,16 @@ def test_words_need_offsets_and_tokens_do_not():
 def test_lowercase_only_when_told():
     assert lower(["Wij Zijn"], "true") == ["wij zijn"]
     assert lower(["Wij Zijn"], "auto") == lower(["Wij Zijn"], "false") == ["Wij Zijn"]
+
+
+@given(
+    st.lists(st.integers(0, 11), max_size=9),
+    st.lists(st.integers(0, 11), max_size=3),
+    st.lists(st.integers(0, 11), max_size=3),
+    st.lists(st.integers(0, 11), max_size=9),
+)
+def test_matches_are_difflibs(begin, left, right, end):
+    a, b = begin + left + end, begin + right + end
+    blocks = difflib.SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks()
+    wanted = [(x + step, y + step) for x, y, size in blocks for step in range(size)]
+    assert matches(a, b) == wanted

@@ -148,7 +148,7 @@ def plain_batches(lm: LanguageModel, requests: Requests) -> int:
 def masked_speed(results: Results, pairs: Pairs, scale: float) -> None:
     lm = random_model("bert-base")
     whole = planned(lm, pairs)
-    requests, uses = whole.requests, len(whole.request)
+    requests, uses = whole.requests, len(whole.scored.what)
     mine = some_batches(lm, requests, round(24 / scale))
     some = np.random.default_rng(0).choice(len(requests), max(10, round(60 * scale)), False)
     effort = compute(lm, mine.only(np.arange(min(50, len(mine)))))  # warm
@@ -191,7 +191,7 @@ def masked_speed(results: Results, pairs: Pairs, scale: float) -> None:
 def causal_speed(results: Results, pairs: Pairs, scale: float) -> None:
     lm = random_model("gpt2-small")
     whole = planned(lm, pairs)
-    requests, uses = whole.requests, len(whole.request)
+    requests, uses = whole.requests, len(whole.scored.what)
     mine = part_of(requests, lm, round(6 / scale))
     some = np.random.default_rng(0).choice(len(requests), max(10, round(60 * scale)), False)
     compute(lm, mine.only(np.arange(min(200, len(mine)))))  # warm
