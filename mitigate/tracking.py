@@ -29,7 +29,7 @@ from mitigate.run import Run
 #: The run's own axis: W&B drops values whose step goes back, as after a resume.
 STEP = "train/step"
 #: What stands under a change's own key, e.g. bias/delta/overall/bias/ci_low.
-OF_A_CHANGE = ("se", "ci_low", "ci_high", "p", "p_adjusted", "verdict")
+OF_A_CHANGE = ("se", "ci_low", "ci_high", "p", "p_adjusted", "smallest_shown", "verdict")
 #: Rows of the table of pairs at most; the artifact holds them all.
 SAMPLED = 200
 #: Text columns that hold no part of a sentence; every other one is dropped with the sentences.

@@ -367,7 +367,7 @@ def _curve_table(name: str, rows: pd.DataFrame) -> dict[str, Any]:
         "name": name,
         "pairs": pairs,
         "plots": panels,
-        "keys": [
+        "legend": [
             (chart.key(classes, mark=True), tables.scope_label(scope))
             for scope, classes in looks.items()
         ],
@@ -400,7 +400,7 @@ def _panel(
     ]
     lines = [
         chart.Line(scope, values[scope].to_list(), classes)
-        for scope, classes in reversed(looks.items())  # the strong one lies on top
+        for scope, classes in reversed(list(looks.items()))  # the strong one lies on top
     ]
     return {
         "title": title,

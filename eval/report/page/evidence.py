@@ -247,7 +247,7 @@ def _threshold(name: str, comparison: Comparison, found: pd.DataFrame) -> dict[s
         "The share of pairs counts any difference, however small. Here it is again where only "
         "margins beyond a threshold count: a finding that fades at once hangs on tiny differences."
     )
-    keys = [(chart.key("was", mark=True), "before"), (chart.key("now", mark=True), "after")]
+    legend = [(chart.key("was", mark=True), "before"), (chart.key("now", mark=True), "after")]
     caption = (
         f"{name}: bias by threshold, with {level} bands. Hover, or go along with the arrow keys, "
         "for the numbers."
@@ -258,7 +258,7 @@ def _threshold(name: str, comparison: Comparison, found: pd.DataFrame) -> dict[s
         table,
         "The numbers by threshold",
         plots=plots,
-        keys=keys,
+        legend=legend,
         plots_caption=caption,
     )
 
@@ -275,10 +275,17 @@ def _threshold_plot(name: str, scope: str, found: pd.DataFrame) -> Any:
         for when, look in (("before", "was"), ("after", "now"))
     ]
     said = [
-        f"beyond {row['threshold']:.3g} nats, {tables.scope_label(scope)}\n"
-        f"before {cells.level(row['before'])} ({cells.levels(row['before_low'], row['before_high'])})"
-        f"\nafter {cells.level(row['after'])} ({cells.levels(row['after_low'], row['after_high'])})"
-        f"\nchange {signed(row['delta'])}"
+        "\n".join(
+            [
+                f"beyond {row['threshold']:.3g} nats, {tables.scope_label(scope)}",
+                *[
+                    f"{when} {cells.level(row[when])} "
+                    f"({cells.levels(row[f'{when}_low'], row[f'{when}_high'])})"
+                    for when in ("before", "after")
+                ],
+                f"change {signed(row['delta'])}",
+            ]
+        )
         for row in found.to_dict("records")
     ]
     label = f"{name}, {tables.scope_label(scope)}: bias by threshold, before and after"
