@@ -13,6 +13,7 @@ from rich.text import Text
 
 from eval.errors import RequestError
 from eval.inference import Comparison
+from eval.report import RunsInput, tables, write_runs
 from mitigate.console import messages, say
 from mitigate.reporting import Finished, read_run
 from mitigate.run import write_text
@@ -129,9 +130,13 @@ def read(folders: Sequence[Path]) -> SideBySide:
 
 
 def show(folders: Sequence[Path], out: Path | None) -> Path | None:
-    """Print runs beside each other and what they let one claim.
+    """Print runs beside each other and what they let one claim; returns the page, if any.
 
-    With `out`, the page and its tables and figures are written there too; returns its folder.
+    With `out` there stand: report.html, runs.csv (a row a run), runs.md, deltas.csv (every Delta
+    row of every run), german.tex and dutch.tex (the papers' layouts, by benchmark), figures/heat.
+
+    Raises:
+        RequestError: see `read`.
     """
     found = read(folders)
     messages.print(_shown(found.table))
@@ -140,9 +145,37 @@ def show(folders: Sequence[Path], out: Path | None) -> Path | None:
         say(line)
     if out is None:
         return None
-    write_text(out / "runs.csv", found.table.to_csv(index=False, lineterminator="\n"))
-    write_text(out / "runs.md", _markdown(found.table, lines))
-    return out
+    texts = {
+        "runs.csv": found.table.to_csv(index=False, lineterminator="\n"),
+        "runs.md": _markdown(found.table, lines),
+        "deltas.csv": found.rows.to_csv(index=False, lineterminator="\n"),
+        **_latex(found),
+    }
+    for name, text in texts.items():
+        write_text(out / name, text)
+    words = " ".join(map(str, folders))
+    return write_runs(
+        RunsInput(
+            title=f"{len(found.runs)} runs side by side",
+            command=f"mitigate report {words} out={out}",
+            table=found.table,
+            heat=found.heat,
+            claims=lines,
+        ),
+        out,
+    )
+
+
+def _latex(found: SideBySide) -> dict[str, str]:
+    """Every benchmark's table in both papers' layouts, runs for models."""
+    german, dutch = [], []
+    for number, benchmark in enumerate(found.table["benchmark"].unique(), start=1):
+        rows = tables.paper_rows(
+            {run: some for (run, name), some in found.comparisons.items() if name == benchmark}
+        )
+        german.append(tables.german_table(rows, label=f"tab:german{number}"))
+        dutch.append(tables.dutch_table(rows, when="both", label=f"tab:dutch{number}"))
+    return {"german.tex": "\n".join(german), "dutch.tex": "\n".join(dutch)}
 
 
 def against_placebo(table: pd.DataFrame, column: str = "margin_delta") -> list[str]:

@@ -35,14 +35,14 @@ def shown_in(change, n, alpha, seed, runs=600):
 @pytest.mark.parametrize("n", [6, 12, 30, 167])
 @pytest.mark.parametrize(("alpha", "wanted"), [(0.05, 0.8), (0.01, 0.9)])
 def test_as_the_noncentral_t(n, alpha, wanted):
-    """Bloom's formula against statsmodels' exact power of the paired t test, within a point."""
+    """Bloom's formula against statsmodels' exact power of the paired t test, within two points."""
     table = earlier(n_clusters=n, df=n - 1.0, se=1 / math.sqrt(n))
     change = power.needed(table, [n], alpha=alpha, power=wanted)["smallest_change"]
     if not np.isfinite(change[0]):
         assert 2.0 ** (1 - n) >= alpha
         return
     exact = TTestPower().power(change[0], nobs=n, alpha=alpha, alternative="two-sided")
-    assert exact == pytest.approx(wanted, abs=0.01)
+    assert exact == pytest.approx(wanted, abs=0.02)
 
 
 @pytest.mark.parametrize("n", [10, 20])

@@ -1,11 +1,11 @@
 import base64
 import csv
 import dataclasses
+import hashlib
 import io
 import json
 import re
 from html.parser import HTMLParser
-from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -69,6 +69,11 @@ class Page(HTMLParser):
         return " ".join(self.of("body")[0]["text"].split())
 
 
+def tops(page):
+    """Drawings that stand by themselves, not inside another one."""
+    return [e for e in page.of("svg") if not {"y", "x", "viewbox"} & set(e["attrs"])]
+
+
 def made(name="samples_de", groups=("gay", "lesbian", "transgender"), **changes):
     before, after = simulated(groups=groups)
     comparison = compare(before, after, FAST, name=name)
@@ -107,6 +112,11 @@ def test_a_report_is_all_its_files_and_nothing_else(tmp_path):
         "deltas.md",
         "deltas.tex",
         "figures",
+        *(
+            f"figures/samples_de-{kind}.{end}"
+            for kind in ("forest", "margins", "threshold")
+            for end in ("pdf", "png", "svg")
+        ),
         "figures/samples_de.pdf",
         "figures/samples_de.png",
         "figures/samples_de.svg",
@@ -277,31 +287,47 @@ def test_the_page_asks_the_network_for_nothing(page):
     policy = [e["attrs"]["content"] for e in page.of("meta") if "http-equiv" in e["attrs"]]
     assert len(policy) == 1
     rules = dict(rule.strip().split(" ", 1) for rule in policy[0].split(";"))
-    assert rules["default-src"] == "'none'"
-    assert set(rules.values()) <= {"'none'", "'unsafe-inline'", "data:"}  # nothing remote
-    assert "'unsafe-inline'" not in rules.get("script-src", "")
-    assert not [e["tag"] for e in page.elements if e["tag"] in ("script", "link", "iframe")]
+    for kind in ("style", "script"):  # ours by its hash, and nothing else
+        (element,) = page.of(kind)
+        digest = hashlib.sha256(element["text"].encode()).digest()
+        assert rules.pop(f"{kind}-src") == f"'sha256-{base64.b64encode(digest).decode()}'"
+    assert rules.pop("default-src") == "'none'"
+    assert set(rules.values()) == {"'none'"}
     for element in page.elements:
+        assert element["tag"] not in ("link", "iframe", "img", "object", "use", "foreignobject")
         for key, value in element["attrs"].items():
-            assert key not in ("href", "srcset", "style"), (element["tag"], key)
+            assert key not in ("src", "srcset", "style", "xlink:href"), (element["tag"], key)
             assert not key.startswith("on")
-            if key == "src":
-                assert value.startswith("data:image/svg+xml;base64,")
-            else:
-                assert "//" not in (value or "")
+            assert "//" not in (value or "")
+            assert key != "href" or value.startswith("#")
     style = page.of("style")[0]["text"]
     assert "url(" not in style
     assert "@import" not in style
     assert "prefers-color-scheme: dark" in style
 
 
-def test_the_figure_stands_in_the_page_and_in_words(page):
-    pictures = page.of("img")
-    assert len(pictures) == 1
-    source = base64.b64decode(pictures[0]["attrs"]["src"].partition(",")[2])
-    assert ElementTree.fromstring(source).tag == "{http://www.w3.org/2000/svg}svg"
-    row = made().comparisons["samples_de"].rows("bias").iloc[2]
-    assert f"gay {row['before']:.1f} to {row['after']:.1f}" in pictures[0]["attrs"]["alt"]
+def test_every_link_leads_somewhere_and_no_id_stands_twice(page):
+    ids = [e["attrs"]["id"] for e in page.elements if "id" in e["attrs"]]
+    assert len(set(ids)) == len(ids)
+    links = [e["attrs"]["href"].removeprefix("#") for e in page.of("a")]
+    assert links == ["finding", "groups", "retention", "sure", "pairs", "made", "limits"]
+    assert set(links) <= set(ids)
+    labels = [e["attrs"]["aria-label"] for e in page.of("div") if "role" in e["attrs"]]
+    assert len(set(labels)) == len(labels)
+
+
+def test_the_chart_says_every_row_of_the_delta_table(page):
+    rows = made().comparisons["samples_de"].rows("bias")
+    said = [e["text"].splitlines() for e in page.of("title") if "adjusted p" in e["text"]]
+    assert [lines[0] for lines in said][:2] == ["overall (W)", "macro (M)"]
+    assert len(said) == len(rows)
+    gay = rows[rows["scope"] == "group:gay"].iloc[0]
+    (lines,) = [lines for lines in said if lines[0] == "gay"]
+    assert lines[1] == (
+        f"before {gay['before']:.1f} ({gay['before_low']:.1f} to {gay['before_high']:.1f})"
+    )
+    assert lines[4] == gay["verdict"]
+    assert lines[5] == f"{gay['n_pairs']} pairs, {gay['n_clusters']} stereotypes"
 
 
 def test_the_page_fits_a_phone_and_speaks_to_a_screen_reader(page):
@@ -309,6 +335,7 @@ def test_the_page_fits_a_phone_and_speaks_to_a_screen_reader(page):
     assert "width=device-width, initial-scale=1" in viewports
     assert page.of("html")[0]["attrs"]["lang"] == "en"
     assert all("scope" in e["attrs"] for e in page.of("th"))
+    assert all(e["attrs"].get("role") or "aria-hidden" in e["attrs"] for e in tops(page))
     scrolled = [e for e in page.of("div") if "wide" in e["attrs"].get("class", "")]
     assert len(scrolled) >= len(page.of("table"))  # a wide table scrolls, the page does not
     assert all(e["attrs"]["aria-label"] and e["attrs"]["tabindex"] == "0" for e in scrolled)
@@ -325,11 +352,11 @@ def test_sentences_stay_hidden_until_asked_for(page):
 def test_the_pairs_shown_are_those_whose_margin_changed_most():
     before, after = simulated()
     mixed = Scores(after.table.sample(frac=1, random_state=1).reset_index(drop=True), after.meta)
-    shown = html._most_moved(before, mixed)
+    shown = html._most_moved("made", before, mixed)["rows"]
     change = after.margin - before.margin
     largest = sorted(range(len(change)), key=lambda row: -abs(change[row]))[: html.MOST_MOVED]
-    assert [pair["more"] for pair in shown] == [f"more {row}" for row in largest]
-    assert shown[0]["change"] == f"{change[largest[0]]:+.2f}".replace("-", "−")
+    assert [row[4] for row in shown] == [f"more {row}" for row in largest]
+    assert shown[0][3] == f"{change[largest[0]]:+.2f}".replace("-", "−")
 
 
 def test_script_anywhere_is_shown_as_text():
@@ -348,10 +375,12 @@ def test_script_anywhere_is_shown_as_text():
         retention={},
     )
     page = Page(html.render(report))
-    assert not page.of("script")
+    (script,) = page.of("script")  # ours
+    assert SCRIPT not in script["text"]
     assert page.of("h1")[0]["text"] == SCRIPT
     assert page.text.count(SCRIPT) > 10
     assert SCRIPT in [e["text"] for e in page.of("th")]  # the group
+    assert any(e["text"].startswith(SCRIPT) for e in page.of("title"))  # in the chart
     assert SCRIPT in [e["text"] for e in page.of("td")]  # the sentence
     assert "Not measured here" in page.text
 

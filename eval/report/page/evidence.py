@@ -71,7 +71,9 @@ def _tests(name: str, comparison: Comparison) -> dict[str, Any]:
     """Every measure by every test."""
     level = _level(comparison.settings)
     rows = []
-    for row in comparison.table.to_dict("records"):
+    found = comparison.table
+    had = set(found.loc[found["delta"].notna(), "metric"]) | {"bias"}
+    for row in found[found["metric"].isin(list(had))].to_dict("records"):
         why, metric = tables.reason(row), row["metric"]
         digits = _digits(metric)
         rows.append(
@@ -110,7 +112,9 @@ def _tests(name: str, comparison: Comparison) -> dict[str, Any]:
         "a second interval: where the two agree, less hangs on how the test was made."
     )
     count = f"{len(rows):,}"
-    return _part("Would another test say the same?", words, table, f"All {count} rows")
+    return _part(
+        "Would another test say the same?", words, table, f"Every measure and test: {count} rows"
+    )
 
 
 def _power(name: str, comparison: Comparison) -> dict[str, Any]:
@@ -137,6 +141,7 @@ def _power(name: str, comparison: Comparison) -> dict[str, Any]:
                 cells.level(row["smallest_shown"], digits, flat),
                 Cell(f"±{row['equivalence_margin']:g}", float(row["equivalence_margin"])),
                 cells.p_value(row["p_equivalence"], flat),
+                cells.p_value(row["p_equivalence_adjusted"], flat),
                 cells.text(unit),
                 cells.verdict(row["verdict"]),
             ]
@@ -149,7 +154,7 @@ def _power(name: str, comparison: Comparison) -> dict[str, Any]:
         "two one-sided tests (TOST).",
         [
             *("scope", "measure", comparison.unit, "Δ", "smallest shown", "within"),
-            *("p within", "unit", "verdict"),
+            *("p within", "p adj.", "unit", "verdict"),
         ],
         rows,
     )
@@ -249,7 +254,7 @@ def _threshold(name: str, comparison: Comparison, found: pd.DataFrame) -> dict[s
     )
     legend = [(chart.key("was", mark=True), "before"), (chart.key("now", mark=True), "after")]
     caption = (
-        f"{name}: bias by threshold, with {level} bands. Hover, or go along with the arrow keys, "
+        f"{name}: bias by threshold, with {level} bands. Hover, or use Tab and the arrow keys, "
         "for the numbers."
     )
     return _part(

@@ -36,7 +36,15 @@ def deltas(comparisons: Mapping[str, Comparison]) -> pd.DataFrame:
 
 def bias_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """The first table: bias by scope, with its test, and the changes of other measures beside."""
-    head = ["scope", "pairs", comparison.unit, "before", "after", "Δ", f"{level(comparison)} int."]
+    head = [
+        "scope",
+        "pairs",
+        comparison.unit,
+        "before",
+        "after",
+        "Δ",
+        f"{level(comparison)} interval",
+    ]
     if comparison.unit == "pairs":
         del head[2]
     head += ["p", "p adj.", "Δ |b−50|", "Δ soft", "Δ margin", "verdict"]
@@ -72,7 +80,16 @@ def other_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
     A measure that no scope has, such as the sigmoid where lengths are unknown, is left out.
     """
-    head = ["scope", "measure", "before", "after", "Δ", f"{level(comparison)} int.", "p", "p adj."]
+    head = [
+        "scope",
+        "measure",
+        "before",
+        "after",
+        "Δ",
+        f"{level(comparison)} interval",
+        "p",
+        "p adj.",
+    ]
     table = comparison.table
     had = table[table["delta"].notna()].groupby("metric").size()
     rows = []
@@ -133,16 +150,21 @@ def level(comparison: Comparison) -> str:
     return f"{100 * (1 - comparison.settings.alpha):g} %"
 
 
-def caption(comparison: Comparison) -> str:
-    """What the bias table's numbers are, and in which units."""
+def caption(comparison: Comparison, short: bool = False) -> str:
+    """What the bias table's numbers are, and in which units; `short`: without other measures."""
     settings = comparison.settings
     one = comparison.unit.removesuffix("s")
+    others = (
+        ""
+        if short
+        else "Δ |b−50|: change of the distance from 50, negative is nearer. "
+        "Δ soft: points of the soft score. Δ margin: nats. "
+    )
     return (
         "Before and after: share of pairs whose stereotyped sentence is the likelier one, in "
         "percent; 50 means that neither side is preferred. Overall is bias (W), macro is bias "
         "(M), the mean over groups. Δ: percentage points, interval from a bootstrap over "
-        f"{comparison.unit}. Δ |b−50|: change of the distance from 50, negative is nearer. "
-        "Δ soft: points of the soft score. Δ margin: nats. p: sign-flip test by "
+        f"{comparison.unit}. {others}p: sign-flip test by "
         f"{one}; p adj.: {_CORRECTED[settings.correction]} within the groups, and "
         f"within overall and macro; level {settings.alpha:g}. Intervals are not adjusted."
     )

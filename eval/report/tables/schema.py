@@ -9,6 +9,7 @@ What a column means stands in the file itself, under `columns`, `published_colum
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -247,11 +248,12 @@ def _records(table: pd.DataFrame | None) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """numpy and pandas values as JSON has them; NaN and NA become null."""
+    """numpy and pandas values as JSON has them; NA and what is not finite become null."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if value is None or value is pd.NA or value != value:
+    if value is None or value is pd.NA:
         return None
-    return value.item() if hasattr(value, "item") else value
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
