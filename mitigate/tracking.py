@@ -67,7 +67,7 @@ class Tracker:
             group=run.recipe.name,
             job_type="placebo" if run.recipe.placebo else "train",
             tags=_tags(run),
-            dir=str(run.folder),
+            dir=str(run.folder.resolve()),
             mode=mode,
             config=config,
             resume="allow" if mode == "online" else None,

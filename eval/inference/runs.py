@@ -56,6 +56,8 @@ CLAIM_COLUMNS = {
     "metric": "as in the Delta table",
     "n_runs": "runs (seeds) of the method",
     "n_placebo": "runs of its placebo",
+    "after": "mean level after, over the method's runs",
+    "placebo_after": "mean level after, over the placebo runs",
     "delta": "mean change over the method's runs: points, for margin nats",
     "sd": "standard deviation of it between runs",
     "placebo_delta": "mean change over the placebo runs",
@@ -160,13 +162,16 @@ def claims(rows: pd.DataFrame, *, matched: Sequence[str] = MATCHED, alpha: float
     known = [column for column in matched if column in rows and rows[column].notna().any()]
     found = []
     methods = rows[~rows["placebo"]]
+    placebos = dict(iter(rows[rows["placebo"]].groupby(["model", *_CELL], sort=False)))
     for key, runs in methods.groupby(["model", "recipe", *_CELL], sort=False):
         of = dict(zip(["model", "recipe", *_CELL], key, strict=True))
-        same = (rows[["model", *_CELL]] == pd.Series(of)[["model", *_CELL]]).all(axis=1)
-        found.append(_claim(of, runs, rows[rows["placebo"] & same], known, alpha))
+        placebo = placebos.get((of["model"], *(of[name] for name in _CELL)), rows.head(0))
+        found.append(_claim(of, runs, placebo, known, alpha))
     table = pd.DataFrame(found, columns=[name for name in CLAIM_COLUMNS if name != "family"])
     table = _adjusted(table)
-    table["verdict"] = [_verdict(row, alpha) for row in table.to_dict("records")]
+    table["verdict"] = pd.Series(
+        [_verdict(row, alpha) for row in table.to_dict("records")], table.index, dtype=str
+    )
     spread = [
         _spread(key, runs, alpha)
         for key, runs in rows.groupby(["model", "recipe", "placebo", *_CELL], sort=False)
@@ -225,7 +230,7 @@ def _claim(
 ) -> dict[str, Any]:
     """One row of the table, before adjustment and verdict."""
     agree = _agree(runs, placebo, known)
-    differing = [column for column in agree if not agree[column].all()]
+    differing = [str(column) for column in agree if not agree[column].all()]
     if agree.all(axis=1).any():
         placebo, differing = placebo[agree.all(axis=1)], []
     words = [f"{column}: {_said(runs, column)} against {_said(placebo, column)}"
@@ -237,6 +242,8 @@ def _claim(
         **of,
         "n_runs": len(x),
         "n_placebo": len(y),
+        "after": runs["after"].mean(),
+        "placebo_after": placebo["after"].mean(),
         "delta": x.mean(),
         "sd": x.std(ddof=1) if len(x) > 1 else np.nan,
         "placebo_delta": y.mean() if len(y) else np.nan,
@@ -245,9 +252,6 @@ def _claim(
         "placebo_high": y.max() if len(y) else np.nan,
         "difference": x.mean() - y.mean() if len(y) else np.nan,
         "differing": "; ".join(words),
-        # levels, for the verdict only
-        "_after": runs["after"].mean(),
-        "_placebo_after": placebo["after"].mean(),
     }
     row.update(dict.fromkeys(("se", "df", "ci_low", "ci_high", "p"), np.nan))
     row.update(dict.fromkeys(("wide_se", "wide_low", "wide_high"), np.nan))
@@ -348,7 +352,7 @@ def _spread(key: tuple[Any, ...], runs: pd.DataFrame, alpha: float) -> dict[str,
 def _adjusted(table: pd.DataFrame) -> pd.DataFrame:
     """Add Holm's p and the families' names."""
     table = table.assign(p_adjusted=np.nan, family="")
-    kind = table["scope"].astype(str).str.partition(":")[0].replace("macro", "overall")
+    kind = table["scope"].map(lambda scope: scope.partition(":")[0].replace("macro", "overall"))
     for (benchmark, metric, _), rows in table.groupby(
         [table["benchmark"], table["metric"], kind], sort=False
     ):
@@ -391,7 +395,7 @@ def _direction(row: dict[Any, Any]) -> str:
         return "nearer 50 than placebo" if row["difference"] < 0 else "farther from 50 than placebo"
     if metric in ("bias", "soft", "sigmoid", "margin"):
         point = 0 if metric == "margin" else 50
-        ours, theirs = row["_after"] - point, row["_placebo_after"] - point
+        ours, theirs = row["after"] - point, row["placebo_after"] - point
         if ours * theirs < 0:
             return f"other side of {point} than placebo"
         nearer = abs(ours) < abs(theirs)

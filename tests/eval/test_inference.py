@@ -367,6 +367,7 @@ def test_identical_tables_change_nothing():
     assert (found.published["p"] == 1).all()
     assert set(found.table["verdict"]) == {"not shown"}
     assert found.headline["clusters_moved"] == 0
+    assert any(note.startswith("Every score is the same") for note in found.notes)
     assert "0 of 12 stereotypes moved" in found.sentences()[0]
     assert found.table["p_equivalence"].isna().all()  # no variance to show anything with
 
@@ -535,6 +536,7 @@ def test_soft_drift_is_told_where_both_sentences_got_less_likely():
     assert len(told) == 1
     assert f"it stands at {row(found, 'overall', 'soft')['after']:.2f}" in told[0]
     assert not any("less likely" in note for note in compare(before, before, FAST).notes)
+    assert not any(note.startswith("Every score is the same") for note in found.notes)
 
 
 def test_pairs_of_several_groups_count_in_each_and_once_overall():

@@ -177,6 +177,13 @@ def test_pairs_that_say_nothing_are_named():
     assert mcnemar_mid_p(same, same) == (1.0, "McNemar, no discordant pair")
 
 
+@pytest.mark.parametrize(("count", "tied"), [(4, True), (9, False), (13, False), (40, True)])
+def test_the_signed_rank_test_is_scipys(count, tied):
+    y = np.random.default_rng(count).normal(0.4, 1, count)
+    y = np.round(2 * y) / 2 if tied else y
+    assert signed_rank(np.zeros(count), y)[0] == pytest.approx(stats.wilcoxon(y).pvalue, abs=1e-12)
+
+
 def test_the_published_table_names_its_second_tests():
     before, after = simulated(clusters=30, effect=-1.5, seed=1)
     found = compare(before, after, InferenceSettings(resamples=100)).published

@@ -152,7 +152,7 @@ def test_agreement_counts_what_a_loop_counts():
 @pytest.mark.parametrize(
     ("effect", "words"),
     [
-        (-0.6, "robbert lies nearer 50"),
+        (-0.4, "robbert lies nearer 50"),
         (4.0, "bertje lies nearer 50"),
         (-4.0, "they lie on different sides of 50"),
         (0.0, "no difference is shown"),

@@ -76,6 +76,7 @@ def _tests(name: str, comparison: Comparison) -> dict[str, Any]:
     for row in found[found["metric"].isin(list(had))].to_dict("records"):
         why, metric = tables.reason(row), row["metric"]
         digits = _digits(metric)
+        flat = "nothing varies" if row["se"] == 0 else "draws allow none"
         rows.append(
             [
                 cells.text(_label(row["scope"], metric)),
@@ -86,9 +87,11 @@ def _tests(name: str, comparison: Comparison) -> dict[str, Any]:
                 cells.level(row["se"], digits + 1, why),
                 cells.level(row["df"], 1, "nothing varies" if row["se"] == 0 else why),
                 cells.span(row["ci_low"], row["ci_high"], digits, why),
-                cells.span(row["bca_low"], row["bca_high"], digits, "draws allow none"),
+                cells.span(
+                    row["bca_low"], row["bca_high"], digits, why if pd.isna(row["ci_low"]) else flat
+                ),
                 cells.p_value(row["p"], why),
-                cells.Cell(f"{row['p_floor']:.2g}", float(row["p_floor"])),
+                cells.level(row["p_floor"], 5, why),
                 cells.p_value(row["p_t"], "nothing varies" if row["se"] == 0 else why),
                 cells.p_value(row["p_adjusted"], why),
                 cells.verdict(row["verdict"]),

@@ -53,7 +53,7 @@ _SHORT = {
     "queer": "Queer",
 }
 _MEAN = "mean"
-_HEAD = 44.0  # points: a group's name above its column
+_HEAD = 54.0  # points: a group's name above its column
 
 
 def paper_rows(models: Mapping[str, Comparison], *, published: bool = False) -> pd.DataFrame:
@@ -255,7 +255,9 @@ def _cell(found: dict[tuple[str, str, str], pd.Series], model: str, scope: str, 
         if row is None or np.isnan(row[part]):
             halves.append("--")
         elif part == "delta":
-            halves.append(f"${row[part]:+.1f}^{{{stars(row['p'])}}}$".replace("^{}", ""))
+            change = f"{row[part]:+.1f}"
+            change = "0.0" if change in ("+0.0", "-0.0") else change
+            halves.append(f"${change}^{{{stars(row['p'])}}}$".replace("^{}", ""))
         else:
             error = row["before_se"]
             halves.append(number(row[part]) + ("" if np.isnan(error) else f" ({error:.1f})"))

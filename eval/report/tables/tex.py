@@ -70,31 +70,29 @@ _ACCENTS = {
     "\u0327": "c",
     "\u0328": "k",
 }
-_LONG = 12  # signs of a word that may be broken after each so many
+_LONG, _NARROW = 24, 10  # a word may be broken after so many signs: in text, in a narrow column
 #: Points a sign takes at \\scriptsize (7 pt), on the wide side.
 _WIDTHS = {**dict.fromkeys("0123456789", 4.0), **dict.fromkeys("il.,:;'|!/()[] -j", 2.6)}
 _SMALL, _CAPITAL = 4.1, 5.8
 
 
-def escape(text: str) -> str:
+def escape(text: str, longest: int = _LONG) -> str:
     """Show a text's signs, in ASCII, and have none of them mean anything.
 
     Letters with accents become the commands that set them; a sign that the usual fonts lack is
-    named by its code point. Words too long for a narrow column may be broken.
+    named by its code point. A word may be broken after each `longest` signs.
     """
-    return " ".join(_word(word) for word in text.split())
+    return " ".join(_word(word, longest) for word in text.split())
 
 
-def _word(word: str) -> str:
+def _word(word: str, longest: int) -> str:
     word = unicodedata.normalize("NFC", word)
     signs = [
         # two of a kind would be set as one
         _sign(sign) + ("{}" if sign in "-'`,!?<>" and word[at + 1 : at + 2] == sign else "")
         for at, sign in enumerate(word)
     ]
-    if len(signs) <= _LONG:
-        return "".join(signs)
-    parts = ["".join(signs[at : at + _LONG]) for at in range(0, len(signs), _LONG)]
+    parts = ["".join(signs[at : at + longest]) for at in range(0, len(signs), longest)]
     return r"\allowbreak{}".join(parts)
 
 
@@ -191,7 +189,7 @@ def floats(caption: str, label: str, tabulars: Sequence[Tabular], foot: str = ""
 
 def name_cell(text: str) -> str:
     """A name in the first column, which wraps and stands to the left."""
-    return rf"\raggedright {escape(text)}"
+    return rf"\raggedright {escape(text, _NARROW)}"
 
 
 def head_cell(text: str, columns: int, room: float, side: str = "centering") -> str:
@@ -203,9 +201,10 @@ def head_cell(text: str, columns: int, room: float, side: str = "centering") -> 
         room: points that one line has
         side: centering or raggedleft
     """
-    if width(escape(text)) <= room:
+    narrow = escape(text, _NARROW)
+    if width(narrow) <= room:
         return rf"\multicolumn{{{columns}}}{{{side[0]}}}{{{escape(text)}}}"
-    return rf"\multicolumn{{{columns}}}{{p{{{room:.0f}pt}}}}{{{{\{side} {escape(text)}\par}}}}"
+    return rf"\multicolumn{{{columns}}}{{p{{{room:.0f}pt}}}}{{{{\{side} {narrow}\par}}}}"
 
 
 def blocks(widths: Sequence[float], first: float = NAME) -> list[range]:
