@@ -17,10 +17,10 @@ from eval.inference.resampling import percentile, stream
 from eval.inference.robust import cr2
 from eval.inference.settings import InferenceSettings
 from eval.metrics import Scope, mean, scopes
-from eval.scores import Scores
+from eval.scores import TERM_COLUMNS, Scores
 
 #: The Score table's columns, in nats: the words that differ, in either sentence.
-IDENTITY, COUNTERPART = "identity_more", "identity_less"
+IDENTITY, COUNTERPART = TERM_COLUMNS
 TERMS = ("identity", "counterpart", "difference")
 ERASURE_COLUMNS = {
     "scope": "overall, macro (mean over groups), group:<name>",

@@ -181,7 +181,7 @@ def claims(rows: pd.DataFrame, *, matched: Sequence[str] = MATCHED, alpha: float
         notes.append(PLACEBO_NOTE)
         if unknown and len(methods):
             notes.append(
-                f"Whether the placebo runs had the same {' and '.join(unknown)} as the methods' "
+                f"Whether the placebo runs had the same {', '.join(unknown)} as the methods' "
                 "is not checked: the runs don't say."
             )
     if table["p"].notna().any():

@@ -379,7 +379,10 @@ def test_all_ties():
     assert math.isnan(said["before"])
     assert math.isnan(said["p"])
     assert said["verdict"] == "not shown (all pairs tied)"
-    assert found.sentences()[0].startswith("Nothing can be said of bias: all pairs are ties")
+    first, second = found.sentences()
+    assert first.startswith("Nothing can be said of bias: all pairs are ties")
+    assert second.startswith("Overall bias is not defined: all pairs are ties, before or after;")
+    assert "nan" not in first + second
     assert row(found, "overall", "margin")["p"] == 1
     assert any("left out as ties" in note for note in found.notes)
 

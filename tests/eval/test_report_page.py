@@ -111,7 +111,7 @@ def open_page(browser: Any, files: dict[str, Path]) -> Iterator[Any]:
 def column(page: Any, table: str, number: int) -> list[str]:
     """A column's texts in the last body of the table in the region of that name."""
     rows = page.locator(f'[aria-label="{table}"] tbody').last.locator("tr:not([hidden])")
-    return rows.locator(f":nth-child({number})").all_inner_texts()
+    return rows.locator(f"xpath=./*[{number}]").all_inner_texts()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -233,9 +233,9 @@ def test_values_show_on_hover_and_on_focus(open_page):
     assert rows.last.evaluate("node => node === document.activeElement")
     page.keyboard.press("Escape")
     assert not tip.is_visible()
-    stop = page.locator(".stop").last
-    stop.hover()
-    assert page.locator("figure").filter(has=stop).locator(".tip").is_visible()
+    last = page.locator("figure").last
+    last.locator(".stop").last.hover()
+    assert last.locator(".tip").inner_text().startswith("beyond ")
     assert opened.told == []
 
 
@@ -295,7 +295,7 @@ def test_script_of_data_is_shown_as_text(open_page):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ("demo", "extreme", "runs"))
 def test_axe_finds_no_serious_violation(name, scheme, open_page):
     path = os.environ.get("AXE_PATH")
     if not path:

@@ -208,8 +208,8 @@ def test_sentences_follow_from_the_verdicts():
     ]
     assert notes == [
         runs.PLACEBO_NOTE,
-        "Whether the placebo runs had the same tokens and years and settings as the methods' is "
-        "not checked: the runs don't say.",
+        "Whether the placebo runs had the same tokens, years, settings as the methods' is not "
+        "checked: the runs don't say.",
         runs.SEEDS_NOTE,
     ]
     _, sentences, _ = one(

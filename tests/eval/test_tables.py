@@ -23,10 +23,15 @@ from eval.inference import (
     InferenceSettings,
     compare,
     holm,
+    signed,
     stars,
 )
+from eval.inference.erasure import ERASURE_COLUMNS
+from eval.inference.harm import HARM_COLUMNS
+from eval.inference.threshold import THRESHOLD_COLUMNS
 from eval.report import tables, terminal
 from eval.report.tables import schema, tex
+from eval.scores import TERM_COLUMNS
 from tests.eval.scored import simulated, table
 
 FAST = InferenceSettings(resamples=200)
@@ -46,21 +51,19 @@ def one():
 
 @pytest.fixture(scope="module")
 def everything():
-    """A comparison with every further table, those that cannot be had here made up."""
+    """A comparison with every further table."""
     before, after = simulated(6)
+    rng = np.random.default_rng(0)
     for scores in (before, after):
-        scores.table["name"] = [f"n{row % 4}" for row in range(len(scores.table))]
+        rows = scores.table
+        rows["name"] = [f"n{row % 4}" for row in range(len(rows))]
+        rows["harm_mean"] = rows["stereotype_id"].str[1:].astype(float)
+        for term in TERM_COLUMNS:
+            rows[term] = rng.normal(-8, 1, len(rows))
     comparison = compare(before, after, FAST, name="all")
-    threshold = dict.fromkeys(schema.ThresholdRow.__annotations__, 1.0) | {"scope": "overall"}
-    harm = dict.fromkeys(schema.HarmRow.__annotations__, 0.25)
-    erasure = dict.fromkeys(schema.ErasureRow.__annotations__, -0.5)
-    counts = {"n_pairs": 40, "n_clusters": 6}
-    return dataclasses.replace(
-        comparison,
-        threshold=pd.DataFrame([threshold, threshold | {"before_low": np.nan}]),
-        harm=pd.DataFrame([harm | counts | {"when": "before"}]),
-        erasure=pd.DataFrame([erasure | counts | {"scope": "group:gay", "term": "identity"}]),
-    )
+    for name in ("two_way", "threshold", "harm", "erasure"):
+        assert getattr(comparison, name) is not None, name
+    return comparison
 
 
 # --- CSV and JSON ---------------------------------------------------------------------------
@@ -117,8 +120,9 @@ def test_json_is_what_its_types_say(one, everything):
     assert list(benchmark["deltas"][0]) == list(DELTA_COLUMNS)
     assert list(benchmark["published"][0]) == list(PUBLISHED_COLUMNS)
     assert list(benchmark["two_way"][0]) == list(TWO_WAY_COLUMNS)
-    assert benchmark["threshold"][1]["before_low"] is None
-    assert benchmark["harm"][0]["r"] == 0.25
+    assert list(benchmark["threshold"][0]) == list(THRESHOLD_COLUMNS)
+    assert [row["when"] for row in benchmark["harm"]] == ["before", "after", "change"]
+    assert benchmark["harm"][0]["r"] == everything.harm["r"].iloc[0]
     assert benchmark["deltas"][0]["delta"] == everything.table["delta"].iloc[0]
 
 
@@ -127,6 +131,9 @@ def test_the_types_describe_every_column_and_setting():
         (schema.DeltaRow, DELTA_COLUMNS),
         (schema.PublishedRow, PUBLISHED_COLUMNS),
         (schema.TwoWayRow, TWO_WAY_COLUMNS),
+        (schema.ThresholdRow, THRESHOLD_COLUMNS),
+        (schema.HarmRow, HARM_COLUMNS),
+        (schema.ErasureRow, ERASURE_COLUMNS),
         (schema.Settings, [each.name for each in dataclasses.fields(InferenceSettings)]),
     ):
         assert list(kind.__annotations__) == list(columns)
@@ -201,7 +208,8 @@ def test_markdown_tells_how_sure_and_what_else_there_is(everything):
     assert f"| {row['equivalence_margin']:.1f} | {tables.p_cell(row['p_equivalence'])} |" in source
     for words in ("clusters of two kinds", "Margin against harm", "words that differ"):
         assert words in source
-    assert "| gay | identity | 40 | 6 | −0.50 |" in source
+    found = everything.erasure.set_index(["scope", "term"]).loc[("group:gay", "identity")]
+    assert f"| gay | identity | {found['n_pairs']} | 6 | {signed(found['before'], 2)} |" in source
 
 
 def test_unknown_lengths_leave_the_sigmoid_out():

@@ -10,7 +10,7 @@ import pytest
 
 from eval import inference, scores
 from eval.errors import RequestError
-from eval.inference import InferenceSettings
+from eval.inference import InferenceSettings, power
 from eval.scores import Scores
 from mitigate import comparing
 from mitigate.cli import dispatch
@@ -176,7 +176,11 @@ def test_power_from_two_files_and_from_their_deltas(files, capsys):
     text = said(capsys, "before.parquet", "after.parquet", "power=true", "out=new")
     assert "smallest change that could be shown" in text
     planned = pd.read_csv("new/power.csv")
-    assert planned["planned"].unique().tolist() == [10, 20, 30, 50, 100, 167]
+    assert planned["planned"].unique().tolist() == list(power.CLUSTERS)
+    with pytest.raises(RequestError, match="holds changes, not scores"):
+        dispatch(["compare", "new/deltas.csv", "before.parquet"])
+    with pytest.raises(RequestError, match="plan for two stereotypes or more"):
+        dispatch(["compare", "new/deltas.csv", "power=true", "clusters=1"])
     said(capsys, "new/deltas.csv", "power=true", "clusters=[30,167]", "out=again")
     again = pd.read_csv("again/power.csv")
     keys = ["benchmark", "scope", "metric", "planned"]
@@ -187,12 +191,7 @@ def test_power_from_two_files_and_from_their_deltas(files, capsys):
     assert bias["smallest_change"].is_monotonic_decreasing
 
 
-def test_power_needs_a_change(files, capsys):
+def test_power_needs_a_change(files):
     line = r"one score file \(12 stereotypes\) has no change.*power=true clusters=12"
     with pytest.raises(RequestError, match=line):
         dispatch(["compare", "before.parquet", "--power"])
-    said(capsys, "before.parquet", "after.parquet", "out=new")
-    with pytest.raises(RequestError, match="holds changes, not scores"):
-        dispatch(["compare", "new/deltas.csv", "before.parquet"])
-    with pytest.raises(RequestError, match="plan for two stereotypes or more"):
-        dispatch(["compare", "new/deltas.csv", "power=true", "clusters=1"])

@@ -1,5 +1,6 @@
 """`mitigate report RUN RUN …`: what stands in the files, and what is refused."""
 
+import html
 import os
 import shutil
 from pathlib import Path
@@ -43,7 +44,7 @@ def test_files_hold_every_run(runs: list[Path], tmp_path: Path, capsys) -> None:
     assert list(table) == list(side_by_side.COLUMNS)
     assert table["run"].tolist() == [path.name for path in runs]
     assert table["placebo"].tolist() == [False] * 3 + [True] * 3
-    page = (out / "report.html").read_text("utf-8")
+    page = html.unescape((out / "report.html").read_text("utf-8"))
     for run in table["run"]:
         assert run in page
         assert run in (out / "runs.md").read_text("utf-8")

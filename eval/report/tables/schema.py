@@ -1,8 +1,8 @@
 """`deltas.json`, schema `mitigate.deltas/2`, described as types: see `Deltas`.
 
 What is not defined (no interval, no p) is null. Keys of a row stand in the order of its type.
-What a column means stands in the file itself, under `columns`, `published_columns` and
-`two_way_columns`. Beside schema 1: the columns from `df` to `smallest_shown`, the metric
+What a column means stands in the file itself, under `columns` (of `deltas`) and
+`<table>_columns`. Beside schema 1: the columns from `df` to `smallest_shown`, the metric
 `sigmoid`, the verdict "unchanged", the second published test, and the tables `two_way`,
 `threshold`, `harm` and `erasure`.
 """
@@ -16,6 +16,9 @@ from typing import Any, Literal, NotRequired, TypedDict
 import pandas as pd
 
 from eval.inference import DELTA_COLUMNS, PUBLISHED_COLUMNS, TWO_WAY_COLUMNS, Comparison
+from eval.inference.erasure import ERASURE_COLUMNS
+from eval.inference.harm import HARM_COLUMNS
+from eval.inference.threshold import THRESHOLD_COLUMNS
 
 SCHEMA = "mitigate.deltas/2"
 
@@ -213,6 +216,9 @@ class Deltas(TypedDict):
     columns: dict[str, str]  # of `deltas`: name and meaning
     published_columns: dict[str, str]
     two_way_columns: dict[str, str]
+    threshold_columns: dict[str, str]
+    harm_columns: dict[str, str]
+    erasure_columns: dict[str, str]
     benchmarks: dict[str, BenchmarkDeltas]
 
 
@@ -223,6 +229,9 @@ def as_json(comparisons: Mapping[str, Comparison]) -> str:
         "columns": DELTA_COLUMNS,
         "published_columns": PUBLISHED_COLUMNS,
         "two_way_columns": TWO_WAY_COLUMNS,
+        "threshold_columns": THRESHOLD_COLUMNS,
+        "harm_columns": HARM_COLUMNS,
+        "erasure_columns": ERASURE_COLUMNS,
         "benchmarks": {
             name: {
                 "headline": _plain(comparison.headline),
