@@ -631,7 +631,7 @@ def _heat(heat: pd.DataFrame) -> dict[str, Any]:
     """Bias by run and group; the number stands in each cell, its shade says how far from 50."""
     return {
         "label": "Heat map, bias by run and group",
-        "caption": "Bias in percent of pairs; blue below 50, orange above, a step darker every "
+        "caption": "Bias in percent of pairs; blue below 50, orange above, a step stronger every "
         "12.5 points. A dash: the run has no such group.",
         "head": [tables.scope_label(str(column)) for column in heat.columns],
         "rows": [

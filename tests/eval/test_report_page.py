@@ -295,7 +295,7 @@ def test_script_of_data_is_shown_as_text(open_page):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ("demo", "extreme", "runs"))
+@pytest.mark.parametrize("name", ["demo", "extreme", "runs"])
 def test_axe_finds_no_serious_violation(name, scheme, open_page):
     path = os.environ.get("AXE_PATH")
     if not path:

@@ -32,12 +32,13 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,
 }
 _LINE, _LINES = 26, 2  # signs of a label's line, and its lines at most
+_DPI = 200  # of PNG; a layout depends a little on it, so it holds from the start
 _UNSHOWN = ("not shown", "unchanged")
 
 
 def new(height: float, width: float = WIDTH) -> Figure:
     """Make an empty figure of so many inches. Call it, and draw, within `rc_context(STYLE)`."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
@@ -122,7 +123,7 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
         dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[ending]
         path = folder / f"{name}.{ending}"
         with matplotlib.rc_context(STYLE):
-            figure.savefig(path, dpi=200, metadata=dated)
+            figure.savefig(path, metadata=dated)
         files.append(path)
     return files
 
