@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import wandb
 
 from eval import scores
 from eval.inference import InferenceSettings, compare
@@ -28,6 +29,12 @@ def _data_dir(monkeypatch: pytest.MonkeyPatch) -> None:
     del os.environ["WANDB_DATA_DIR"]
 
 
+def end(tracker: Tracker) -> None:
+    """Finish, and wait until W&B's own process has written its file and is gone."""
+    tracker.finish()
+    wandb.teardown()
+
+
 def sent(run: Any) -> dict[str, Any]:
     """What W&B's file of a run holds after its findings."""
     done, comparisons = reporting.read_run(run.folder), compared(run)
@@ -35,7 +42,7 @@ def sent(run: Any) -> dict[str, Any]:
     tracker = Tracker(run, {"seed": run.recipe.seed})
     for name, comparison in comparisons.items():
         tracker.finding(name, len(comparisons) > 1, comparison, figures[name])
-    tracker.finish()
+    end(tracker)
     return wandb_file.read(run.folder)
 
 
@@ -120,7 +127,7 @@ def test_a_stopped_run_that_goes_on_is_one_run_whose_steps_never_go_back(tmp_pat
     for values in first:
         run.log(values)
         tracker.log(values)
-    tracker.finish()  # where a kill would leave its file as it is
+    end(tracker)  # where a kill would leave its file as it is
     with run.path("metrics.jsonl").open("a") as file:
         file.write('{"time": 1, "train/st')  # what a kill leaves of a line
 
@@ -128,7 +135,7 @@ def test_a_stopped_run_that_goes_on_is_one_run_whose_steps_never_go_back(tmp_pat
     for step in range(3, 8):  # training begins again at its checkpoint
         tracker.log({"train/step": step, "train/loss": -1.0})
     tracker.log({"train/step": 7, "curve/overall/bias": 55.0})
-    tracker.finish()
+    end(tracker)
     found = wandb_file.read(run.folder)
     steps = [row["train/step"] for row in found["history"]]
     assert steps == [*range(5), 4, 5, 6, 7, 7]
