@@ -502,7 +502,11 @@ def test_the_real_command_on_two_processes(tiny_masked: Path, tmp_path: Path) ->
     of = rows[rows["scope"] == "group:gay"]
     assert [row["curve/group/gay/margin"] for row in points] == pytest.approx(list(of["margin"]))
 
-    stems = ["curve", "samples_de", *(f"samples_de-{of}" for of in ("forest", "margins", "threshold"))]
+    stems = [
+        "curve",
+        "samples_de",
+        *(f"samples_de-{of}" for of in ("forest", "margins", "threshold")),
+    ]
     names = {f"{stem}.{end}" for stem in stems for end in figures.FORMATS}
     assert {path.name for path in (folder / "figures").iterdir()} == names
     page = (folder / "report.html").read_text("utf-8")
