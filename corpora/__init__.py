@@ -38,6 +38,29 @@ class CorpusSettings:
     valid_share: float = 0.1  # of the documents, held out for the validation loss
     limit: int | None = None  # so many documents, a seeded sample
     weight: float = 1.0  # how often a document counts where several corpora are combined
+    hub: str | None = None  # a datasets repository on the hub, or a folder that datasets reads
+    hub_config: str | None = None
+    hub_split: str = "train"
+    on_error: str = "stop"  # a file or line that can't be read: stop, or skip (counted, said)
+    languages: list[str] = field(default_factory=list)  # kept; empty: `language` alone
+    unknown_language: bool = True  # keep what is too short or too mixed to tell
+    min_confidence: float = 0.5  # of the language label, else it is unknown
+    min_words: int = 3  # shorter documents are dropped after cleaning
+    near_duplicates: float = 0.8  # Jaccard similarity from which one of two goes; 0: exact only
+    groups: list[str] = field(default_factory=list)  # only texts that name one of them
+    balance: bool = False  # as many documents of each identity
+    origins: list[str] = field(default_factory=list)  # only these files or hosts
+    tokens: int | None = None  # a budget of words, a seeded sample
+    workers: int = 1  # processes that clean and label
+    # mastodon
+    allowlist: str | None = None  # the file that says who agreed to what
+    instances: list[str] = field(default_factory=list)  # of those listed; empty: all of them
+    hashtags: list[str] = field(default_factory=list)  # their timelines; empty: the public one
+    posts: int | None = None  # at most so many of an instance
+    contact: str = ""  # an address for the crawler's user agent
+    bots: bool = False  # accounts marked as bots too
+    sensitive: bool = False  # posts with a content warning or marked sensitive too
+    allow_local: bool = False  # private addresses and http, for tests of one's own
     licence: str = ""
     source: str = ""  # where the data comes from, said when the path is missing
     paper: str = ""

@@ -13,9 +13,16 @@ class Document:
     """One document of a source: an article, a post, a line."""
 
     text: str
-    origin: str = ""  # the name of the file it comes from
+    origin: str = ""  # the name of the file, or the host, that it comes from
     split: str = ""  # train or valid, where the source has its own split
     dropped: str = ""  # why it isn't used, counted in the facts; then `text` is empty
+    # What follows is for splitting, choosing and deleting; none of it is written beside a text.
+    key: str = ""  # the source's own id of the document: an article's, a post's
+    author: str = ""  # the source's own name of who wrote it: a handle, a byline
+    host: str = ""  # the instance it was posted on
+    date: str = ""  # ISO 8601, as far as known: 2021, 2021-03, 2021-03-08T12:00:00Z
+    language: str = ""  # the source's hint; our own label is another thing
+    html: bool = False  # whether `text` is HTML
 
 
 def lookup(record: Any, path: str) -> Any:
