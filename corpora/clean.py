@@ -65,7 +65,8 @@ _INVISIBLE = re.compile(
 _MOJIBAKE = re.compile(
     "[\xc2-\xf4\u0102\u0103\u0139\u221a\u251c\u252c\u0393\u0432]"
     "[\x80-\xbf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc\u2013-\u2022\u2026"
-    "\u2030\u2039\u203a\u20ac\u2122\u2500-\u257f]|\xc3 |[\x80-\x84\x86-\x9f]|\u221a[\xa0-\xff\u2202]"
+    "\u2030\u2039\u203a\u20ac\u2122\u2500-\u257f]"
+    "|\xc3 |[\x80-\x84\x86-\x9f]|\u221a[\xa0-\xff\u2202]"
 )
 _REPAIR = ftfy.TextFixerConfig(explain=False)
 _AFTER_URL = ".,;:!?…)]}'’*_"

@@ -17,7 +17,7 @@ _SPACE = " \t\n\r"
 _decode = json.JSONDecoder().raw_decode
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """A file that can't be read from some place on, which it names; what stood before was given."""
 
 
@@ -46,7 +46,7 @@ class _Buffer:
         try:
             data = self.stream.read(size)
         except (OSError, EOFError, ValueError) as error:  # a torn gzip or zip member
-            raise Broken(f"{self.name}, after byte {self.fed:,}: {error}") from error
+            raise BrokenError(f"{self.name}, after byte {self.fed:,}: {error}") from error
         self.ended = not data
         if self.first:
             self.first = False
@@ -56,7 +56,7 @@ class _Buffer:
             self.text += self.decoder.decode(data, final=self.ended)
         except UnicodeDecodeError as error:
             place = self.fed - pending + error.start
-            raise Broken(
+            raise BrokenError(
                 f"{self.name}: not {self.encoding} (byte {place:,}); say corpus.encoding=, such as "
                 "cp1252 or utf-16"
             ) from error
@@ -103,8 +103,8 @@ class _Buffer:
                     return value
             size *= 2
 
-    def broken(self, why: str, at: int) -> Broken:
-        return Broken(
+    def broken(self, why: str, at: int) -> BrokenError:
+        return BrokenError(
             f"{self.name}: not JSON, or not all of it ({why} at byte "
             f"{self.before + self._bytes(at):,})"
         )
@@ -122,7 +122,7 @@ def members(
     member and a chunk are in memory, whatever the file's size.
 
     Raises:
-        Broken: it isn't JSON, or not in this encoding, from some byte on, which is said.
+        BrokenError: it isn't JSON, or not in this encoding, from some byte on, which is said.
         RequestError: no such encoding.
     """
     buffer = _Buffer(stream, name, encoding)
@@ -141,7 +141,7 @@ def _keys(buffer: _Buffer) -> Iterator[str]:
     """The names in an object, or the positions in a list; who iterates takes each value."""
     if buffer.next_sign() not in ("{", "["):
         buffer.value()  # says where it is broken, if it is
-        raise Broken(f"{buffer.name}: neither a JSON object nor a list")
+        raise BrokenError(f"{buffer.name}: neither a JSON object nor a list")
     closing = {"{": "}", "[": "]"}[buffer.take("{[")]
     position = 0
     if buffer.next_sign() == closing:

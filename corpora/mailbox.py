@@ -14,11 +14,9 @@ from email.utils import parseaddr
 from typing import Any
 from urllib.parse import urlsplit
 
-from corpora import CorpusSettings
+from corpora import CorpusSettings, json_stream
 from corpora.documents import Document, iso_date
 from corpora.records import UNREADABLE, File, unbroken
-
-from corpora import json_stream
 
 #: Who may read a post that is public, in ActivityStreams' words.
 PUBLIC = ("https://www.w3.org/ns/activitystreams#Public", "as:Public", "Public")

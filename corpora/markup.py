@@ -16,15 +16,16 @@ from corpora.placeholders import HANDLE, LINK
 #: the count of them would not be right, and the batch is parsed one by one.
 _FENCE = "x-one-document"
 _BATCH = 64
-_BLOCKS = frozenset(
+_BLOCK_NAMES = (
     "address article aside blockquote body br caption dd details dialog div dl dt fieldset "
     "figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr li main nav ol option p pre "
-    "section summary table tbody td tfoot th thead tr ul".split()
+    "section summary table tbody td tfoot th thead tr ul"
 )
-_UNSEEN = frozenset(
+_UNSEEN_NAMES = (
     "area audio button canvas embed head iframe input link map math meta noscript object rp rt "
-    "script select source style svg template textarea title track video -comment !doctype".split()
+    "script select source style svg template textarea title track video -comment !doctype"
 )
+_BLOCKS, _UNSEEN = frozenset(_BLOCK_NAMES.split()), frozenset(_UNSEEN_NAMES.split())
 
 
 def to_text(html: str) -> str:

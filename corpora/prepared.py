@@ -182,17 +182,25 @@ def rewrite(
     os.replace(part, new)  # from here on it counts
     _settle_on_disk(folder.parent)
     settle(folder)
+    _settle_on_disk(folder.parent)
     return facts
 
 
-def remove(folder: Path) -> None:
-    """Take a folder away, so that no half of it stays under its name."""
+def set_aside(folder: Path) -> None:
+    """Take a folder from its place at once; `sweep` ends it, `settle` brings it back."""
     os.replace(folder, _beside(folder, "old"))
-    settle(folder)
+    _settle_on_disk(folder.parent)
+
+
+def sweep(folder: Path) -> None:
+    """Delete what was set aside; it never comes back, not even in part."""
+    os.replace(_beside(folder, "old"), _beside(folder, "part"))
+    shutil.rmtree(_beside(folder, "part"), ignore_errors=True)
+    _settle_on_disk(folder.parent)
 
 
 def settle(folder: Path) -> None:
-    """End what a killed `write`, `rewrite` or `remove` left; nothing to do is fine."""
+    """End what a kill left of `write` or `rewrite`, undo what it left of a removal."""
     part, new, old = (_beside(folder, kind) for kind in ("part", "new", "old"))
     shutil.rmtree(part, ignore_errors=True)
     if new.is_dir():
@@ -200,8 +208,9 @@ def settle(folder: Path) -> None:
             os.replace(folder, old)
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(new, folder)
+    elif old.is_dir() and not folder.exists():
+        os.replace(old, folder)
     shutil.rmtree(old, ignore_errors=True)
-    _settle_on_disk(folder.parent)
 
 
 def read_removed(folder: Path) -> list[dict[str, Any]]:

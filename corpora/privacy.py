@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 import platformdirs
 import pyarrow as pa
 import pyarrow.parquet as pq
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from corpora.documents import Document
 from corpora.errors import RequestError
@@ -111,13 +111,33 @@ class Store:
                 f"{path}: not a salt of {SALT_BYTES} bytes; bring it back from a copy (without it "
                 "no author can be found in the corpora that were built with it)"
             )
-        self._forgotten = frozenset(self._lines())
+        self.forgotten: frozenset[str] = frozenset(self._lines())
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder for one change at a time."""
         with FileLock(self.folder / ".lock"):
             yield
+
+    @contextlib.contextmanager
+    def alone(self, corpus: Path) -> Iterator[None]:
+        """Hold the place of one corpus while it is built, or something is taken out of it.
+
+        Raises:
+            RequestError: another command is at it.
+        """
+        folder = self.folder / "locks"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        place = hashlib.blake2b(str(corpus.resolve()).encode(), digest_size=8).hexdigest()
+        lock = FileLock(folder / place)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise RequestError(f"{corpus}: another command is writing it") from error
+        try:
+            yield
+        finally:
+            lock.release()
 
     def key(self, kind: str, name: str) -> str:
         """The key of a name of this kind; '' of ''."""
@@ -144,17 +164,17 @@ class Store:
 
     def is_forgotten(self, document: Document) -> bool:
         """Whether its author, its post or its instance is to be left out for good."""
-        if not self._forgotten:
+        if not self.forgotten:
             return False
         found = self.keys(document)
-        return not self._forgotten.isdisjoint((found.author, found.post, found.instance))
+        return not self.forgotten.isdisjoint((found.author, found.post, found.instance))
 
     def leave_out(self, keys: Iterable[str]) -> None:
         """Note that no build takes what has one of these keys; it is on disk on return."""
         with self.locked():
             known = dict.fromkeys([*self._lines(), *(key for key in keys if key)])
             replace(self.folder / "forgotten", "".join(f"{key}\n" for key in known).encode())
-            self._forgotten = frozenset(known)
+            self.forgotten = frozenset(known)
 
     def _lines(self) -> list[str]:
         path = self.folder / "forgotten"
@@ -212,34 +232,31 @@ class Store:
 
     # Names as people give them.
 
-    def named(self, kind: str, said: str, host: str = "") -> list[str]:
-        """The keys that a name may have: a handle, an id, an address; with or without its host.
+    def named(self, kind: str, said: str) -> dict[str, str]:
+        """The keys that a name may have, and the full name that each is the key of.
 
         `https://host/@user/123` is a post, `https://host/@user` an author, `@user@host` too; a
-        bare id or handle is looked for on every host that this folder knows.
+        bare id or handle is looked for on every host that this folder knows, first without any.
 
         Raises:
             RequestError: nothing of that kind can be read from it.
         """
-        said = said.strip()
-        found_host, name = host, said
-        if "://" in said:
-            parts = urlsplit(said)
-            found_host = parts.hostname or ""
-            last = [part for part in parts.path.split("/") if part]
-            name = last[-1] if last else ""
-            if kind == "instance":
-                name = found_host
-        if not name or (kind == "post" and name.startswith("@")):
+        name, host = said.strip(), ""
+        if "://" in name:
+            parts = urlsplit(name)
+            host = parts.hostname or ""
+            name = host if kind == "instance" else parts.path.rstrip("/").rpartition("/")[2]
+        if not name.strip("@") or (kind == "post" and host and name.startswith("@")):
             raise RequestError(f"{kind}={said}: no {kind} can be read from this")
-        hosts = [found_host] if found_host else ["", *self.hosts()]
         if kind == "instance":
-            return [self.key("instance", name)]
-        if kind == "author":
-            names = {handle(name, some) for some in hosts} | {said if "://" in said else name}
-            return [self.key("author", some) for some in sorted(names)]
-        names = {f"{some}/{name}" for some in hosts} | {f"/{said}"}
-        return [self.key("post", some) for some in sorted(names)]
+            names = [name]
+        elif kind == "author":
+            names = [handle(name, some) for some in ([host] if host else ["", *self.hosts()])]
+        elif host or "/" in name:
+            names = [f"{host}/{name}" if host else name]
+        else:
+            names = [f"{some}/{name}" for some in ["", *self.hosts()]]
+        return {self.key(kind, some): some for some in names}
 
 
 def existing(folder: Path | None = None) -> Store | None:
@@ -260,4 +277,3 @@ def replace(path: Path, data: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-

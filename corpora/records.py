@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from corpora import CorpusSettings, missing
 from corpora.documents import no_field, paths
 from corpora.errors import RequestError
-from corpora.json_stream import CHUNK, Broken, members
+from corpora.json_stream import CHUNK, BrokenError, members
 
 #: A record, or why there is none: the file's rest or one line can't be read.
 Record = dict[str, Any]
@@ -109,8 +109,8 @@ def unbroken(
     try:
         with file.open() as stream:
             yield from read(stream)
-    except (Broken, OSError, EOFError, zipfile.BadZipFile, tarfile.TarError) as error:
-        said = str(error) if isinstance(error, Broken) else f"{file.name}: {error}"
+    except (BrokenError, OSError, EOFError, zipfile.BadZipFile, tarfile.TarError) as error:
+        said = str(error) if isinstance(error, BrokenError) else f"{file.name}: {error}"
         if settings.on_error != "skip":
             raise RequestError(f"{said}; corpus.on_error=skip goes on with other files") from error
         warnings.warn(f"{said}; the rest of it is left out", stacklevel=2)
@@ -152,7 +152,7 @@ def lines(stream: IO[bytes], name: str, encoding: str) -> Iterator[str]:
     """The lines of a text file, each with its line break; a byte-order mark is taken off.
 
     Raises:
-        Broken: a byte that isn't of this encoding, with its place.
+        BrokenError: a byte that isn't of this encoding, with its place.
         RequestError: no such encoding.
     """
     try:
@@ -168,7 +168,7 @@ def lines(stream: IO[bytes], name: str, encoding: str) -> Iterator[str]:
         try:
             text += decoder.decode(data, final=ended)
         except UnicodeDecodeError as error:
-            raise Broken(
+            raise BrokenError(
                 f"{name}: not {encoding} (byte {fed - pending + error.start:,}); say "
                 "corpus.encoding=, such as cp1252 or mac_roman"
             ) from error
@@ -197,9 +197,9 @@ def _json_lines(
         try:
             record = json.loads(line)
             if not isinstance(record, dict):
-                raise Broken("not a JSON object")
-        except (ValueError, RecursionError, Broken) as error:
-            said = str(error) if isinstance(error, Broken) else f"not JSON ({error})"
+                raise BrokenError("not a JSON object")
+        except (ValueError, RecursionError, BrokenError) as error:
+            said = str(error) if isinstance(error, BrokenError) else f"not JSON ({error})"
             said = f"{name}, line {number}: {said}"
             if settings.on_error != "skip":
                 raise RequestError(f"{said}; corpus.on_error=skip leaves it out") from error
@@ -231,7 +231,7 @@ def _separated(
             if row:
                 yield "", dict(zip(columns, row + [""] * (len(columns) - len(row)), strict=False))
     except csv.Error as error:
-        raise Broken(f"{file.name}, line {table.line_num}: not CSV ({error})") from error
+        raise BrokenError(f"{file.name}, line {table.line_num}: not CSV ({error})") from error
 
 
 def _parquet(stream: IO[bytes], name: str, wanted: list[str]) -> Iterator[tuple[str, Record]]:
@@ -245,7 +245,7 @@ def _parquet(stream: IO[bytes], name: str, wanted: list[str]) -> Iterator[tuple[
             for record in batch.to_pylist():
                 yield "", record
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise Broken(f"{name}: not a Parquet file, or not all of it") from error
+        raise BrokenError(f"{name}: not a Parquet file, or not all of it") from error
 
 
 def _is_hidden(path: Path) -> bool:
@@ -302,7 +302,7 @@ def _member(path: Path, name: str) -> File:
             with tarfile.open(path) as tar:
                 extracted = tar.extractfile(name)
                 if extracted is None:
-                    raise Broken(f"{path.name}/{name}: a link, not a file")
+                    raise BrokenError(f"{path.name}/{name}: a link, not a file")
                 yield _unpacked(extracted, packed)
 
     return File(f"{path.name}/{name}", suffix, unpacked, path)

@@ -65,7 +65,12 @@ class Instance:
         self.app = create_app(config)
         self.server = uvicorn.Server(
             uvicorn.Config(
-                self._serve, host="127.0.0.1", port=0, log_level="critical", lifespan="off"
+                self._serve,
+                interface="asgi3",
+                host="127.0.0.1",
+                port=0,
+                log_level="critical",
+                lifespan="off",
             )
         )
         self.thread = threading.Thread(target=self.server.run, daemon=True)
@@ -255,8 +260,8 @@ def community(instance: Instance, posts: int, authors: int = 50) -> None:
                 "id": 1000 + number,
                 "account_id": 10 + number % authors,
                 "content": (
-                    f"<p>Beitrag von heute, Kolleg*innen und {mention('person1', 'other.example')}: "
-                    f"{_word(number)}</p><p>{tag_link('queer', 'other.example')}</p>"
+                    f"<p>Beitrag von heute, Kolleg*innen und "
+                    f"{mention('person1', 'other.example')}: {_word(number)}</p><p>{tag_link('queer', 'other.example')}</p>"
                 ),
                 "tags": ["queer"],
             }

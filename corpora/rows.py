@@ -1,0 +1,61 @@
+"""From documents that stay to the rows of a built corpus: the text here, who wrote it there."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+
+from corpora import steps
+from corpora.prepared import ROWS
+from corpora.privacy import PROVENANCE, Store
+from corpora.summary import Row
+
+
+def tables(built: steps.Built, store: Store) -> tuple[dict[str, pa.Table], pa.Table]:
+    """The rows of each split (columns: `prepared.ROWS`), and the provenance of all of them."""
+    splits = {}
+    provenance: list[pa.RecordBatch] = []
+    for split, part in (("train", built.train), ("valid", built.valid)):
+        batches = []
+        for start in range(0, len(part), 4096):
+            public, secret = [], []
+            for kept in part[start : start + 4096]:
+                document = kept.document
+                keys = store.keys(document, kept.text)
+                public.append(
+                    {
+                        "text": kept.text,
+                        "key": keys.document,
+                        "author": keys.author,
+                        "post": keys.post,
+                        "instance": keys.instance,
+                        "language": kept.label,
+                        "groups": list(kept.groups),
+                    }
+                )
+                secret.append(
+                    {
+                        "key": keys.document,
+                        "author": document.author,
+                        "post": document.key,
+                        "host": document.host,
+                        "date": document.date,
+                        "origin": document.origin,
+                    }
+                )
+            batches.append(pa.RecordBatch.from_pylist(public, schema=ROWS))
+            provenance.append(pa.RecordBatch.from_pylist(secret, schema=PROVENANCE))
+        splits[split] = pa.Table.from_batches(batches, schema=ROWS)
+    return splits, pa.Table.from_batches(provenance, schema=PROVENANCE)
+
+
+def counted(table: pa.Table) -> Iterator[Row]:
+    """The rows of a split as `summary` takes them."""
+    for batch in table.select(["text", "author", "language", "groups"]).to_batches(4096):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def removed(built: steps.Built, store: Store) -> list[dict[str, Any]]:
+    """The benchmark sentences that were cut, each with the key of its document."""
+    return [asdict(found) for found in built.removed]
