@@ -199,7 +199,7 @@ def build(
         }
         store.note(facts["id"], provenance, _about(settings, out))
         try:
-            return prepared.write(out, splits, facts, rows.removed(built, store))
+            return prepared.write(out, splits, facts, [asdict(cut) for cut in built.removed])
         except BaseException:
             store.discard(facts["id"])
             raise

@@ -69,7 +69,8 @@ def read_allowlist(path: str | None, allow_local: bool = False) -> list[Consent]
         raise RequestError(f"corpus.allowlist: none, so nothing is fetched; {HOW_TO_ASK}")
     file = Path(path).expanduser()
     try:
-        listed = yaml.safe_load(file.read_text("utf-8-sig"))
+        # Plain texts only: YAML's own dates fail with a trace where a day doesn't exist.
+        listed = yaml.load(file.read_text("utf-8-sig"), Loader=yaml.BaseLoader)
     except FileNotFoundError as error:
         raise RequestError(f"corpus.allowlist={path}: no such file; {HOW_TO_ASK}") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -151,10 +152,10 @@ def _entry(entry: Any, where: str, allow_local: bool) -> Consent:
         close = difflib.get_close_matches(unknown[0], NEEDED, n=1, cutoff=0.5)
         meant = f"say {close[0]}" if close else f"an entry has {', '.join(NEEDED)}"
         raise RequestError(f"{named}: unknown key {unknown[0]}; {meant}")
-    missing = [key for key in NEEDED if entry.get(key) is None or not str(entry[key]).strip()]
+    missing = [key for key in NEEDED if entry.get(key, "") in ("", "null", "~")]
     if missing:
         raise RequestError(f"{named}: {missing[0]} is missing; an entry is {SHAPE}")
-    for key in ("host", "agreed_by", "agreed_to", "terms"):
+    for key in NEEDED:
         if not isinstance(entry[key], str):
             raise RequestError(f"{named}: {key} must be text")
     scheme, host = _host(entry["host"], named, allow_local)
@@ -178,9 +179,9 @@ def _host(said: str, named: str, allow_local: bool) -> tuple[str, str]:
     return scheme, host
 
 
-def _date(said: Any, named: str) -> str:
+def _date(said: str, named: str) -> str:
     try:
-        date = datetime.date.fromisoformat(str(said).strip()[:10])
+        date = datetime.date.fromisoformat(said.strip()[:10])
     except ValueError as error:
         raise RequestError(f"{named}: date={said}: must be a day, such as 2026-01-15") from error
     if date > datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=1):

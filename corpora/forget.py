@@ -124,9 +124,7 @@ def take_out(
         return gone
     if gone:
         facts = _without(prepared.load_manifest(folder), kept, provenance, gone, why, host)
-        ids = set(left.to_pylist())
-        cut = [found for found in prepared.read_removed(folder) if found["key"] in ids]
-        prepared.rewrite(folder, kept, facts, cut)
+        prepared.rewrite(folder, kept, facts)
     store.note(corpus, provenance)
     return gone
 

@@ -14,14 +14,22 @@ from corpora.errors import RequestError
 from corpora.placeholders import HANDLE, ID, LINK, PHONE
 
 UNKNOWN = "unknown"
-#: Told apart from the wanted ones: what German and Dutch texts are mixed with most.
-NEIGHBOURS = ("de", "en", "nl", "fr")
+#: Told apart from the wanted ones always: what German and Dutch posts are mixed with most.
+NEIGHBOURS = ("de", "en", "nl")
+#: Told apart from them, too, where a text has letters that those don't: without Danish to
+#: choose, lingua is sure that Danish is German. Many languages make it slow, so not always.
+FURTHER = ("cs", "da", "es", "fi", "fr", "hu", "it", "nb", "pl", "pt", "ro", "sv", "tr")
 #: So many characters are looked at, half of them at the end: a label gets no better from more,
-#: and a text that changes its language in the middle gets a low confidence.
-LOOKED_AT = 240
+#: and a text that changes its language on the way gets a low confidence.
+LOOKED_AT = 140
+#: From so many on, lingua itself looks at trigrams alone; its other mode does so always, which
+#: is the same for what is longer than this and was cut to it.
+LONG = 120
 #: Fewer letters than a word or two tell nothing.
 MIN_LETTERS = 12
 
+# Letters that German, Dutch and English texts hardly have: two of them are no name any more.
+_ELSEWHERE = re.compile(r"[^\W\d_a-zäöüßëïé].*?[^\W\d_a-zäöüßëïé]", re.IGNORECASE | re.DOTALL)
 _PLACEHOLDERS = re.compile("|".join(map(re.escape, (HANDLE, PHONE, ID))) + rf"|\b{LINK}\b")
 
 
@@ -49,34 +57,37 @@ def label(texts: Sequence[str], codes: Sequence[str], least: float) -> list[tupl
     """
     if not codes:
         return [("", 0.0)] * len(texts)
-    detector = _detector(tuple(sorted({*codes, *NEIGHBOURS})))
+    near = tuple(sorted({*codes, *NEIGHBOURS}))
+    far = tuple(sorted({*near, *FURTHER}))
     labels = []
     for text in texts:
-        shown = _shown(text)
+        shown, long = _shown(text)
         if sum(map(str.isalpha, shown)) < MIN_LETTERS:
             labels.append((UNKNOWN, 0.0))
             continue
-        first = detector.compute_language_confidence_values(shown)[0]
+        among = far if not shown.isascii() and _ELSEWHERE.search(shown) else near
+        first = _detector(among, long).compute_language_confidence_values(shown)[0]
         confidence = round(first.value, 4)
         code = first.language.iso_code_639_1.name.lower()
-        # Rounding errors aside, a confidence is the same on every machine; ties are no label.
-        labels.append((code if confidence >= least else UNKNOWN, confidence))
+        labels.append((code if confidence >= least and confidence else UNKNOWN, confidence))
     return labels
 
 
-def _shown(text: str) -> str:
-    """What of a text is looked at."""
+def _shown(text: str) -> tuple[str, bool]:
+    """What of a text is looked at, and whether that is long enough for trigrams alone."""
     if "@" in text or LINK in text or "[" in text:
         text = _PLACEHOLDERS.sub(" ", text)
     if len(text) <= LOOKED_AT:
-        return text
+        return text, len(text) >= LONG
     half = LOOKED_AT // 2
-    # Whole words only.
-    return text[:half].rpartition(" ")[0] + " " + text[-half:].partition(" ")[2]
+    # Whole words only, where there are any.
+    head = text[:half].rpartition(" ")[0] or text[:half]
+    tail = text[-half:].partition(" ")[2] or text[-half:]
+    return f"{head} {tail}", True
 
 
-@lru_cache(maxsize=4)
-def _detector(codes: tuple[str, ...]) -> LanguageDetector:
+@lru_cache(maxsize=8)
+def _detector(codes: tuple[str, ...], long: bool) -> LanguageDetector:
     isos = [getattr(IsoCode639_1, code.upper()) for code in codes]
     builder = LanguageDetectorBuilder.from_iso_codes_639_1(*isos)
-    return builder.with_preloaded_language_models().build()
+    return (builder.with_low_accuracy_mode() if long else builder).build()

@@ -4,7 +4,7 @@
     manifest.json                       what was done, and the SHA-256 of every file
     DATASHEET.md                        the same for people; they answer the rest of it
     corpus.html, figures/               the same in pictures
-    removed.jsonl                       benchmark sentences that were cut, if any
+    removed.jsonl                       what was cut of benchmarks: which, how often, its hash
 
 A row holds a text, its language and the identities that it names, and four keys: its own, its
 author's, its post's and its instance's (see `corpora.privacy`). A folder is written beside its
@@ -169,16 +169,16 @@ def write(
     return facts
 
 
-def rewrite(
-    folder: Path, splits: dict[str, pa.Table], facts: dict[str, Any], removed: list[dict[str, Any]]
-) -> dict[str, Any]:
+def rewrite(folder: Path, splits: dict[str, pa.Table], facts: dict[str, Any]) -> dict[str, Any]:
     """Put another content in a folder's place, answers in its datasheet kept.
 
     Killed at any moment, it leaves the old folder or the new one, and `settle` does the rest.
     """
     answers = (folder / DATASHEET).read_text(encoding="utf-8")
     part, new = _beside(folder, "part"), _beside(folder, "new")
-    facts = _fill(part, splits, facts, removed, answers)
+    removed = folder / REMOVED
+    cut = [json.loads(line) for line in removed.open("rb")] if removed.is_file() else []
+    facts = _fill(part, splits, facts, cut, answers)
     os.replace(part, new)  # from here on it counts
     _settle_on_disk(folder.parent)
     settle(folder)
@@ -211,12 +211,6 @@ def settle(folder: Path) -> None:
     elif old.is_dir() and not folder.exists():
         os.replace(old, folder)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def read_removed(folder: Path) -> list[dict[str, Any]]:
-    """The list of cut benchmark sentences, each with the key of its document."""
-    path = folder / REMOVED
-    return [json.loads(line) for line in path.open(encoding="utf-8")] if path.is_file() else []
 
 
 def _beside(folder: Path, kind: str) -> Path:

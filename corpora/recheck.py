@@ -69,6 +69,6 @@ def _gone(
     found = set()
     for host, some in by_host.items():
         progress = store.folder / "recheck" / quote(host, safe="")
-        for post in mastodon.gone(settings, some, say, progress=progress):
-            found.add(store.key("post", f"{host}/{post}"))
+        missing = mastodon.gone(settings, some, say, progress=progress)
+        found |= {store.key("post", f"{host}/{name}") for name in missing}
     return found

@@ -40,7 +40,7 @@ UNREADABLE = (UNREADABLE_FILE, UNREADABLE_LINE)
 LOOKED_AT = 200
 #: The first line decides: whichever makes columns of the fields' names out of it.
 SEPARATORS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}
-PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 BATCH = 1024  # rows of a Parquet file at a time
 
 
@@ -309,4 +309,4 @@ def _member(path: Path, name: str) -> File:
 
 
 def _unpacked(stream: IO[bytes], packed: str) -> IO[bytes]:
-    return PACKED[packed](stream, "rb") if packed else stream  # type: ignore[return-value]
+    return PACKED[packed](stream, "rb") if packed else stream

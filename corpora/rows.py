@@ -1,8 +1,6 @@
 """From documents that stay to the rows of a built corpus: the text here, who wrote it there."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
 
 import pyarrow as pa
 
@@ -54,8 +52,3 @@ def counted(table: pa.Table) -> Iterator[Row]:
     """The rows of a split as `summary` takes them."""
     for batch in table.select(["text", "author", "language", "groups"]).to_batches(4096):
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-
-
-def removed(built: steps.Built, store: Store) -> list[dict[str, Any]]:
-    """The benchmark sentences that were cut, each with the key of its document."""
-    return [asdict(found) for found in built.removed]

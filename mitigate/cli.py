@@ -416,7 +416,8 @@ def _to_cut_out(chosen: dict[str, Any]) -> Any:
     from eval import benchmarks
 
     tables = [benchmarks.load(some).table for some in chosen.values()]
-    return Benchmark.from_pairs(row for table in tables for row in table.to_dict("records"))
+    rows = (row for table in tables for row in table.to_dict("records"))
+    return Benchmark.from_pairs({str(name): of for name, of in row.items()} for row in rows)
 
 
 def _forget(words: Sequence[str], private: Path | None) -> int:

@@ -56,7 +56,7 @@ def gather(
     kept.open(settings)
     skipped: dict[str, str] = {}
     down: dict[str, str] = {}
-    with kept.lock():
+    with kept.locked():
         work = _Gathering(settings, kept, say, unwanted, manners or Manners())
         todo = {
             consent: left for consent in consents if (left := work.left(consent.host, hashtags))

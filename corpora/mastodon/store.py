@@ -6,6 +6,7 @@ next page is asked for, so that whatever kills the crawl leaves whole pages, eac
 place to go on from, and at most one torn line, which is cut off at the next start.
 """
 
+import contextlib
 import json
 import os
 from collections import Counter
@@ -89,8 +90,9 @@ class Store:
                     f"; say so again, or gather into another folder"
                 )
 
-    def lock(self) -> FileLock:
-        """The lock of the folder, taken; it goes with the process.
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for one command; a killed one lets go of it.
 
         Raises:
             RequestError: another command has it.
@@ -100,7 +102,10 @@ class Store:
             lock.acquire(timeout=0)
         except Timeout as error:
             raise RequestError(f"{self.folder}: another command is gathering into it") from error
-        return lock
+        try:
+            yield
+        finally:
+            lock.release()
 
     def journal(self, host: str, hashtag: str) -> Journal:
         """A timeline's journal as it stands, without what a kill tore; new if there is none."""
@@ -123,7 +128,7 @@ class Store:
         Raises:
             Stopped: the disk is full, or can't be written.
         """
-        line = json.dumps(asdict(page), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+        line = _line(page)
         new = not journal.path.exists()
         try:
             handle = os.open(journal.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -154,18 +159,21 @@ class Store:
         """Take posts (and the host they are from) out of the store for good; returns how many.
 
         Their journals are written anew beside their place and moved in; cursors stay.
+
+        Raises:
+            RequestError: another command is gathering into it.
         """
         taken_out = 0
-        for journal in self.journals():
-            kept, count = [], 0
-            for page in _pages(journal.path):
-                posts = [post for post in page.posts if not unwanted(post, journal.host)]
-                count += len(page.posts) - len(posts)
-                kept.append(Page(posts, page.dropped, page.next))
-            if count:
-                lines = (json.dumps(asdict(page), ensure_ascii=False) + "\n" for page in kept)
-                write(journal.path, "".join(lines).encode())
-                taken_out += count
+        with self.locked():
+            for journal in self.journals():
+                kept, count = [], 0
+                for page in _pages(journal.path):
+                    posts = [post for post in page.posts if not unwanted(post, journal.host)]
+                    count += len(page.posts) - len(posts)
+                    kept.append(Page(posts, page.dropped, page.next))
+                if count:
+                    write(journal.path, b"".join(map(_line, kept)))
+                    taken_out += count
         return taken_out
 
 
@@ -206,6 +214,11 @@ def _about(folder: Path) -> dict[str, Any]:
             f"{folder}: gathered by another version; gather anew into another folder"
         )
     return about
+
+
+def _line(page: Page) -> bytes:
+    # A lone half of a surrogate pair, which JSON may hold, has no UTF-8.
+    return json.dumps(asdict(page), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 def _pages(path: Path) -> Iterator[Page]:

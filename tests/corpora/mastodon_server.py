@@ -86,6 +86,14 @@ class Instance:
         self.thread.join(10)
         self.app.state.engine.dispose()
 
+    def reset(self) -> None:
+        """As at the start: nobody and nothing on it, no fault, nothing asked."""
+        with self.app.state.engine.begin() as connection:
+            for table in (StatusTag, Status, Account):
+                connection.execute(delete(table))
+        for name, value in vars(Instance()).items():
+            setattr(self, name, value)
+
     # What is on it.
 
     def accounts(self, *rows: dict[str, Any]) -> None:
@@ -107,7 +115,8 @@ class Instance:
         """Add posts: `id`, `account_id`, `content`, and what differs from a public one; `tags`."""
         usual = {"text": "", "sensitive": False, "spoiler_text": "", "visibility": "public"}
         usual |= {"language": "de", "edit_history": []}
-        posts, tags = [], []
+        posts: list[dict[str, Any]] = []
+        tags: list[dict[str, Any]] = []
         for row in rows:
             row = {**usual, "created_at": BEGIN + timedelta(minutes=row["id"]), **row}
             tags += [{"status_id": row["id"], "name": name} for name in row.pop("tags", ())]
@@ -246,7 +255,7 @@ class HurriedClock(Clock):
 
 def hurried(**options: Any) -> Manners:
     """Manners on a clock that doesn't wait."""
-    return Manners(clock=HurriedClock(), **options)
+    return Manners(**{"clock": HurriedClock(), **options})
 
 
 def community(instance: Instance, posts: int, authors: int = 50) -> None:
@@ -261,7 +270,8 @@ def community(instance: Instance, posts: int, authors: int = 50) -> None:
                 "account_id": 10 + number % authors,
                 "content": (
                     f"<p>Beitrag von heute, Kolleg*innen und "
-                    f"{mention('person1', 'other.example')}: {_word(number)}</p><p>{tag_link('queer', 'other.example')}</p>"
+                    f"{mention('person1', 'other.example')}: {_word(number)}</p>"
+                    f"<p>{tag_link('queer', 'other.example')}</p>"
                 ),
                 "tags": ["queer"],
             }

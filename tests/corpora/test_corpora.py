@@ -23,7 +23,8 @@ def file(tmp_path: Path) -> Path:
 
 
 def settings(path: Path, **more: Any) -> CorpusSettings:
-    return CorpusSettings(name="lines", path=str(path), **more)
+    some = {"name": "lines", "path": str(path), "min_words": 1, "near_duplicates": 0}
+    return CorpusSettings(**{**some, **more})
 
 
 def test_duplicates_go_before_the_split(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ def settings(folder: Path, **more: Any) -> CorpusSettings:
     """The shipped recipe, on a folder, with changes."""
     recipe = OmegaConf.to_container(OmegaConf.load(RECIPE))
     assert isinstance(recipe, dict)
-    return CorpusSettings(**{**recipe, "path": str(folder), **more})  # type: ignore[arg-type]
+    short = {"min_words": 1, "near_duplicates": 0}  # the texts here are
+    return CorpusSettings(**{**recipe, "path": str(folder), **short, **more})  # type: ignore[arg-type]
 
 
 def bodies(corpus: Corpus) -> list[str]:

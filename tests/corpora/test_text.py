@@ -12,7 +12,8 @@ LINES = ["Lehrer:innen lesen.", "Grüße aus Köln", 'Een siësta; financiële z
 
 
 def settings(path: Path | None, **more: object) -> CorpusSettings:
-    return CorpusSettings(name="text", path=path and str(path), **more)  # type: ignore[arg-type]
+    some = {"name": "text", "path": path and str(path), "min_words": 1, "near_duplicates": 0}
+    return CorpusSettings(**{**some, **more})  # type: ignore[arg-type]
 
 
 def texts(corpus: Corpus) -> list[str]:
