@@ -16,12 +16,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from corpora import clean, decontaminate, prepared, privacy, rows, steps
+import numpy as np
+
+from corpora import clean, decontaminate, prepared, privacy, rows, select, steps
 from corpora.documents import Document
-from corpora.errors import RequestError
+from corpora.errors import RequestError, Stopped
 from corpora.summary import Row, summary, texts_hash
 
 READERS = ("text", "taz", "mastodon", "samples.reader")  # the shipped ones, to name in an error
+
+_NO_GROUP = "names none of the wanted identities"
 
 
 @dataclass
@@ -88,7 +92,6 @@ def load(
     settings: CorpusSettings,
     *,
     private: Path | None = None,
-    benchmark: decontaminate.Benchmark | None = None,
 ) -> Corpus:
     """Read, clean, deduplicate, choose and split the corpus that `settings` names.
 
@@ -99,7 +102,7 @@ def load(
     Raises:
         RequestError: no path, nothing there, a field or encoding that is wrong, no usable text.
     """
-    built, facts = _collect(settings, privacy.existing(private), benchmark)
+    built, facts = _collect(settings, privacy.existing(private))
     facts.update(
         summary(
             {split: map(_row, kept) for split, kept in _splits(built).items()},
@@ -229,8 +232,6 @@ def _check(settings: CorpusSettings) -> None:
 
 
 def _documents(settings: CorpusSettings) -> Iterator[Document]:
-    if settings.path and prepared.is_prepared(Path(settings.path)):
-        return prepared.read(settings)
     name = f"corpora.{settings.reader}"
     hint = difflib.get_close_matches(settings.reader, READERS, n=1, cutoff=0.5) or READERS
     error = RequestError(
@@ -251,7 +252,7 @@ def _documents(settings: CorpusSettings) -> Iterator[Document]:
 def _collect(
     settings: CorpusSettings,
     store: privacy.Store | None,
-    benchmark: decontaminate.Benchmark | None,
+    benchmark: decontaminate.Benchmark | None = None,
 ) -> tuple[steps.Built, dict[str, Any]]:
     """What is left of the documents, split, and what was done; nothing is counted yet."""
     _check(settings)
@@ -267,7 +268,12 @@ def _collect(
                 document = replace(document, text="", dropped="forgotten")
             yield document
 
-    built = steps.run(told(), settings, benchmark)
+    place = Path(settings.path).expanduser() if settings.path else None
+    if place and prepared.is_prepared(place):
+        built, manifest = _chosen(settings, place)
+        files, read = dict.fromkeys(manifest["files"]), built.counts[0].before
+    else:
+        built = steps.run(told(), settings, benchmark)
     if settings.limit is not None:
         built = _limited(built, settings.limit, settings.seed)
     dropped = Counter[str]()
@@ -295,9 +301,26 @@ def _collect(
         "dropped": dict(dropped),
         "steps": [asdict(step) for step in built.counts],
     }
-    if settings.path:
-        facts.update(prepared.folder_facts(Path(settings.path).expanduser()))
+    if place:
+        facts.update(prepared.folder_facts(place))
     return built, facts
+
+
+def _chosen(settings: CorpusSettings, folder: Path) -> tuple[steps.Built, dict[str, Any]]:
+    """What is chosen in a corpus that was built: nothing else is done to it again."""
+    manifest = prepared.check(settings)
+    select.table((manifest["language"],) if manifest["language"] else (), settings.groups)
+    kept = list(rows.kept(folder))
+    wanted = frozenset(settings.groups)
+    named = [one for one in kept if not wanted or not wanted.isdisjoint(one.groups)]
+    other = len(kept) - len(named)
+    counts = [
+        steps.Step("read", len(kept), len(kept)),
+        steps.Step("identities", len(kept), len(named), {_NO_GROUP: other} if other else {}),
+    ]
+    bands = np.empty((len(named), 0), np.uint64)
+    ready = steps.Prepared(named, bands, counts, Counter())
+    return steps.finish(ready, replace(settings, near_duplicates=0)), manifest
 
 
 def _splits(built: steps.Built) -> dict[str, list[steps.Kept]]:
@@ -380,6 +403,7 @@ __all__ = [
     "CorpusSettings",
     "Document",
     "RequestError",
+    "Stopped",
     "build",
     "combine",
     "load",

@@ -65,10 +65,14 @@ _INVISIBLE = re.compile(
 _MOJIBAKE = re.compile(
     "[\xc2-\xf4\u0102\u0103\u0139\u221a\u251c\u252c\u0393\u0432]"
     "[\x80-\xbf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc\u2013-\u2022\u2026"
-    "\u2030\u2039\u203a\u20ac\u2122\u2500-\u257f]"
-    "|\xc3 |[\x80-\x84\x86-\x9f]|\u221a[\xa0-\xff\u2202]"
+    "\u2030\u2039\u203a\u20ac\u2122\u2202\u2206\u2211\u2260\u2500-\u257f]|\xc3 "
 )
+_C1 = re.compile("[\x80-\x84\x86-\x9f]")
 _REPAIR = ftfy.TextFixerConfig(explain=False)
+_SCHEMES = ("acct:", "mailto:", "xmpp:", "did:", "urn:", "tag:")
+# Six digits with little between them: fewer are no number to call.
+_HAS_NUMBER = re.compile(r"[0-9](?:[ /()-]{0,2}[0-9]){5}")
+_DIGIT = re.compile("[0-9]")
 _AFTER_URL = ".,;:!?…)]}'’*_"
 
 
@@ -91,9 +95,8 @@ def clean(text: str, counts: Counter[str] | None = None) -> str:
 
 
 def _once(text: str, counts: Counter[str]) -> str:
-    # Each step first asks what costs little: most posts need few of them.
-    plain = text.isascii()
-    if not plain and _MOJIBAKE.search(text):
+    # Each step first asks what costs little: most texts, and most words, need few of them.
+    if not text.isascii() and (_MOJIBAKE.search(text) or _C1.search(text)):
         repaired = ftfy.fix_encoding(text, _REPAIR)
         counts["encodings repaired"] += repaired != text
         text = repaired
@@ -103,33 +106,59 @@ def _once(text: str, counts: Counter[str]) -> str:
         text = _INVISIBLE.sub("", _BREAK.sub("\n", text))
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
-    if ":" in text or "." in text:
-        text, links = _URL.subn(_placeholder, text)
-        if links:
-            counts["links"] += links
-    if "@" in text:
-        text, handles = _HANDLE.subn(HANDLE, text)
-        text, mails = _EMAIL.subn(HANDLE, text)
+    lines = []
+    tagged = "#" in text
+    for line in text.split("\n"):
+        words = line.split()
+        digits = False
+        for at in [at for at, word in enumerate(words) if not word.isalpha()]:
+            word = words[at]
+            if not word[:-1].isalpha():  # more than a comma
+                words[at] = _word(word, counts)
+                digits = digits or _DIGIT.search(word) is not None
+        if digits:
+            words = _numbers(" ".join(words), counts).split()
+        if tagged:
+            words = [word for word in words if word]
+        lines.append(words)
+    if tagged:
+        lines = _without_tags([words for words in lines if words], counts)
+    return "\n".join(joined for words in lines if (joined := " ".join(filter(None, words))))
+
+
+def _word(word: str, counts: Counter[str]) -> str:
+    """What no blank can be part of: links, handles, addresses, custom emoji."""
+    if _may_link(word):
+        word, links = _URL.subn(_placeholder, word)
+        counts["links"] += links
+    if "@" in word and word != HANDLE:
+        word, handles = _HANDLE.subn(HANDLE, word)
+        word, mails = _EMAIL.subn(HANDLE, word)
         counts["handles and mail addresses"] += handles + mails
-    if _has_number(text):
-        text, calls = _CALL.subn(rf"\g<1>{PHONE}", text)
-        text, phones = _PHONE.subn(PHONE, text)
-        text, ids = _ID.subn(ID, text)
-        if calls or phones or ids:
-            counts["telephone numbers"] += calls + phones
-            counts["ids"] += ids
-    if text.count(":") > 1:
-        text, emoji = _EMOJI.subn("", text)
-        if emoji:
-            counts["custom emoji"] += emoji
-    lines = [joined for line in text.split("\n") if (joined := " ".join(line.split()))]
-    if "#" in text:
-        lines = _without_tags(lines, counts)
-    return "\n".join(lines)
+    if word.count(":") > 1:
+        word, emoji = _EMOJI.subn("", word)
+        counts["custom emoji"] += emoji
+    return word
 
 
-#: Six digits with little between them: fewer are no number to call.
-_has_number = re.compile(r"\d(?:[ /()-]{0,2}\d){5}|[0-9a-fA-F]{8}-").search
+def _may_link(word: str) -> bool:
+    """Whether a word may hold an address; the pattern itself takes much longer."""
+    if "://" in word:
+        return True
+    lowered = word.lower()
+    return "www." in lowered or (":" in word and any(map(lowered.__contains__, _SCHEMES)))
+
+
+def _numbers(line: str, counts: Counter[str]) -> str:
+    """Telephone numbers, ids of posts."""
+    if not _HAS_NUMBER.search(line) and line.count("-") < 4:
+        return line
+    line, calls = _CALL.subn(rf"\g<1>{PHONE}", line)
+    line, phones = _PHONE.subn(PHONE, line)
+    line, ids = _ID.subn(ID, line)
+    counts["telephone numbers"] += calls + phones
+    counts["ids"] += ids
+    return line
 
 
 def _placeholder(match: re.Match[str]) -> str:
@@ -138,22 +167,19 @@ def _placeholder(match: re.Match[str]) -> str:
     return LINK + match[0][len(link) :]
 
 
-def _without_tags(lines: list[str], counts: Counter[str]) -> list[str]:
+def _without_tags(lines: list[list[str]], counts: Counter[str]) -> list[list[str]]:
     """Hashtags as words, those of lines of nothing else and at the end of the text dropped."""
     kept = []
-    for number, line in enumerate(lines, 1):
-        words = line.split(" ")
-        tags = [at for at, word in enumerate(words) if _IS_TAG.fullmatch(word)]
-        if tags:
-            block = _block(words, set(tags), last=number == len(lines))
+    for number, words in enumerate(lines, 1):
+        signs = [at for at, word in enumerate(words) if "#" in word]
+        if signs:
+            tags = {at for at in signs if _IS_TAG.fullmatch(words[at])}
+            block = _block(words, tags, last=number == len(lines)) if tags else set()
             counts["hashtags dropped"] += len(block)
-            words = [word for at, word in enumerate(words) if at not in block]
-            line = " ".join(words)
-        line, found = _TAG.subn("", line)
-        if found:
-            counts["hashtags kept as words"] += found
-        if line:
-            kept.append(line)
+            for at in signs:
+                words[at], found = _TAG.subn("", "" if at in block else words[at])
+                counts["hashtags kept as words"] += found
+        kept.append(words)
     return kept
 
 

@@ -146,6 +146,7 @@ def check_public(consent: Consent) -> None:
 def _entry(entry: Any, where: str, allow_local: bool) -> Consent:
     if not isinstance(entry, dict):
         raise RequestError(f"{where}: must be as {SHAPE}")
+    entry = {key: " ".join(v.split()) if isinstance(v, str) else v for key, v in entry.items()}
     named = f"{where} ({entry['host']})" if entry.get("host") else where
     unknown = [str(key) for key in entry if key not in NEEDED]
     if unknown:
@@ -159,15 +160,15 @@ def _entry(entry: Any, where: str, allow_local: bool) -> Consent:
         if not isinstance(entry[key], str):
             raise RequestError(f"{named}: {key} must be text")
     scheme, host = _host(entry["host"], named, allow_local)
-    terms = entry["terms"].strip()
-    if not re.match(r"https?://[^\s/]+\S*$", terms):
+    terms = entry["terms"]
+    if not re.fullmatch(r"https?://[^\s/]+\S*", terms):
         raise RequestError(f"{named}: terms={terms}: must be a link, https://…")
-    agreed = entry["agreed_by"].strip(), entry["agreed_to"].strip()
-    return Consent(host, _date(entry["date"], named), *agreed, terms, scheme)
+    date = _date(entry["date"], named)
+    return Consent(host, date, entry["agreed_by"], entry["agreed_to"], terms, scheme)
 
 
 def _host(said: str, named: str, allow_local: bool) -> tuple[str, str]:
-    scheme = "http" if said.strip().lower().startswith("http://") else "https"
+    scheme = "http" if said.lower().startswith("http://") else "https"
     host = bare(said)
     if scheme == "http" and not allow_local:
         raise RequestError(f"{named}: http is refused, posts come over https; say host: {host}")
@@ -181,7 +182,7 @@ def _host(said: str, named: str, allow_local: bool) -> tuple[str, str]:
 
 def _date(said: str, named: str) -> str:
     try:
-        date = datetime.date.fromisoformat(said.strip()[:10])
+        date = datetime.date.fromisoformat(said[:10])
     except ValueError as error:
         raise RequestError(f"{named}: date={said}: must be a day, such as 2026-01-15") from error
     if date > datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=1):

@@ -60,7 +60,8 @@ class Benchmark:
         self._starts: dict[str, list[str]] = {}  # the first words of those found within others
         self._firsts: set[str] = set()
         self._parts: dict[str, set[int]] = {}  # first of several sentences: how many they are
-        self._prefixes: list[int] = []
+        self._lasts: dict[str, set[str]] = {}  # before: the last words of what comes after
+        self._prefixes: list[int] = []  # how many words stand before the identity
         self.add(sentences, name)
 
     @classmethod
@@ -115,20 +116,27 @@ class Benchmark:
             words: the sentence, as `corpora.normal.words` gives it.
         """
         joined = " ".join(words)
-        if found := self.whole(words):
-            return found
-        for at, word in enumerate(words):
-            if word in self._firsts:
-                for whole in self._starts.get(" ".join(words[at : at + WITHIN]), ()):
-                    if f" {whole} " in f" {joined} ":
-                        return self.sentences[whole], "sentence"
-        name = self._framed(words)
-        return (name, "template") if name else None
+        if joined in self.sentences:
+            return self.sentences[joined], "sentence"
+        if not self._firsts.isdisjoint(words):
+            for at, word in enumerate(words):
+                if word in self._firsts:
+                    for whole in self._starts.get(" ".join(words[at : at + WITHIN]), ()):
+                        if f" {whole} " in f" {joined} ":
+                            return self.sentences[whole], "sentence"
+        if words and self.frames and (name := self._framed(words)):
+            return name, "template"
+        return None
 
     def whole(self, words: list[str]) -> tuple[str, str] | None:
         """As `find`, for an item of the benchmark as it stands there."""
         name = self.sentences.get(" ".join(words))
         return (name, "sentence") if name else None
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether some items are several sentences."""
+        return bool(self._parts)
 
     def parts(self, words: list[str]) -> list[int]:
         """Of how many sentences those items are that begin with this one, the longest first."""
@@ -137,7 +145,9 @@ class Benchmark:
     def _add_frame(self, before: Words, middle: Middle, after: Words, name: str) -> None:
         if len(before) + len(after) + sum(map(len, middle)) < 2:
             return  # "[…] leben": everything
-        ends = self.frames.setdefault(" ".join(before), {})
+        start = " ".join(before)
+        self._lasts.setdefault(start, set()).add(after[-1] if after else "")
+        ends = self.frames.setdefault(start, {})
         ends.setdefault(" ".join(after), {}).setdefault(middle, name)
         if len(before) not in self._prefixes:
             self._prefixes = sorted([*self._prefixes, len(before)])
@@ -147,9 +157,10 @@ class Benchmark:
         for length in self._prefixes:
             if length >= len(words):
                 break
-            ends = self.frames.get(" ".join(words[:length]))
-            if ends is None:
+            before = " ".join(words[:length])
+            if before not in self.frames or not {words[-1], ""} & self._lasts[before]:
                 continue
+            ends = self.frames[before]
             # One place: one to SLOT words. Several, with words between: any that fit.
             for start in range(length + 1, len(words) + 1):
                 middles = ends.get(" ".join(words[start:]))
@@ -252,18 +263,20 @@ def _found(
 ) -> Iterator[tuple[int, int, str, str]]:
     """Start, end, benchmark and kind of what a text holds of a benchmark, in order."""
     at = 0
+    inside = _INSIDE.search(text)
     while at < len(sentences):
         start, end, words = sentences[at]
         taken = 1
         found = None
-        for length in benchmark.parts(words):
-            window = sentences[at : at + length]
-            found = benchmark.whole([word for _, _, some in window for word in some])
-            if found:
-                end, taken = window[-1][1], length
-                break
+        if benchmark.in_parts:
+            for length in benchmark.parts(words):
+                window = sentences[at : at + length]
+                found = benchmark.whole([word for _, _, some in window for word in some])
+                if found:
+                    end, taken = window[-1][1], length
+                    break
         found = found or benchmark.find(words)
-        if not found and len(pieces := _INSIDE.split(text[start:end])) > 1:
+        if not found and inside and len(pieces := _INSIDE.split(text[start:end])) > 1:
             found = next(filter(None, (benchmark.find(normal.words(one)) for one in pieces)), None)
         if found:
             yield start, end, *found

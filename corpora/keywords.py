@@ -12,6 +12,8 @@ IDENTITIES = Path(__file__).parent / "identities"
 LANGUAGES = ("de", "en", "nl")
 #: In capitals, shorter words are something else: BI a Bürgerinitiative, ACE a medicine.
 SHORT = 3
+#: Letters that an entry with any ending has at least, and is looked up by.
+STEM = 4
 
 _TOKEN = re.compile(r"[^\W_]+(?:['’]\w+)?")
 #: One word of an entry: its letters, and whether any ending may follow.
@@ -47,15 +49,17 @@ class Identities:
 
     def __init__(self, languages: Sequence[str]) -> None:
         self.groups: list[str] = []
-        self._entries: dict[str, list[tuple[tuple[Word, ...], str]]] = {}  # by first letters
-        self._others: dict[str, list[tuple[tuple[Word, ...], str]]] = {}
+        self._entries = _Entries()
+        self._others = _Entries()
         for language in languages:
             said = yaml.safe_load((IDENTITIES / f"{language}.yaml").read_text(encoding="utf-8"))
             for group, entries in said["identities"].items():
                 if group not in self.groups:
                     self.groups.append(group)
-                self._add(self._entries, entries, group)
-            self._add(self._others, said["others"], "")
+                for entry in entries:
+                    self._entries.add(entry, group)
+            for entry in said["others"]:
+                self._others.add(entry, "")
 
     def find(self, text: str, words: Sequence[str] | None = None) -> tuple[str, ...]:
         """The identities that a text names, sorted.
@@ -69,55 +73,75 @@ class Identities:
         tokens = _TOKEN.findall(text)
         folded = [token.casefold() for token in tokens]
         found: set[str] = set()
-        meant_otherwise: set[int] | None = None
         for at, token in enumerate(folded):
-            for entry, group in self._entries.get(token[:SHORT], ()):
-                if group not in found and _fits(entry, folded, tokens, at):
-                    if meant_otherwise is None:
-                        meant_otherwise = self._otherwise(folded, tokens)
-                    if at not in meant_otherwise:
-                        found.add(group)
+            for entry, anchor, group in self._entries.near(token):
+                start = at - anchor
+                if (
+                    group not in found
+                    and _fits(entry, folded, tokens, start)
+                    and not self._otherwise(folded, tokens, at)
+                ):
+                    found.add(group)
         return tuple(sorted(found))
 
     def _may_name(self, words: Sequence[str]) -> bool:
-        starts = {word[:SHORT] for word in words}
-        if not starts.isdisjoint(self._entries):
+        if self._entries.any_near(words):
             return True
         # Words joined by a sign: cis-trans, lesbisch/schwul.
-        return any(
-            not self._entries.keys().isdisjoint(part[:SHORT] for part in _TOKEN.findall(word))
-            for word in words
-            if not word.isalnum()
+        joined = [word for word in words if not word.isalnum()]
+        return bool(joined) and self._entries.any_near(_TOKEN.findall(" ".join(joined)))
+
+    def _otherwise(self, folded: list[str], tokens: list[str], at: int) -> bool:
+        """Whether a word belongs to something else: Homo sapiens."""
+        for place in range(max(0, at - 3), min(len(folded), at + 4)):
+            for entry, anchor, _ in self._others.near(folded[place]):
+                start = place - anchor
+                if start <= at < start + len(entry) and _fits(entry, folded, tokens, start):
+                    return True
+        return False
+
+
+class _Entries:
+    """Entries of one or more words, looked up by the longest of them."""
+
+    def __init__(self) -> None:
+        self._exact: dict[str, list[tuple[tuple[Word, ...], int, str]]] = {}
+        self._stems: dict[str, list[tuple[tuple[Word, ...], int, str]]] = {}
+
+    def add(self, entry: str, group: str) -> None:
+        words = tuple((word.removesuffix("*"), word.endswith("*")) for word in entry.split())
+        anchor = max(range(len(words)), key=lambda at: len(words[at][0]))
+        letters, any_ending = words[anchor]
+        letters = letters.casefold()
+        if any_ending and len(letters) < STEM:
+            raise ValueError(f"{entry}: {STEM} letters at least before a *")
+        index, key = (self._stems, letters[:STEM]) if any_ending else (self._exact, letters)
+        index.setdefault(key, []).append((words, anchor, group))
+
+    def any_near(self, words: Sequence[str]) -> bool:
+        """Whether `near` finds anything for one of many words."""
+        return not (
+            self._exact.keys().isdisjoint(words)
+            and self._stems.keys().isdisjoint(word[:STEM] for word in words)
         )
 
-    def _otherwise(self, folded: list[str], tokens: list[str]) -> set[int]:
-        """The places of words that belong to something else: Homo sapiens."""
-        places: set[int] = set()
-        for at, token in enumerate(folded):
-            for entry, _ in self._others.get(token[:SHORT], ()):
-                if _fits(entry, folded, tokens, at):
-                    places.update(range(at, at + len(entry)))
-        return places
-
-    @staticmethod
-    def _add(
-        index: dict[str, list[tuple[tuple[Word, ...], str]]], entries: list[str], group: str
-    ) -> None:
-        for entry in entries:
-            words = tuple((word.removesuffix("*"), word.endswith("*")) for word in entry.split())
-            index.setdefault(words[0][0].casefold()[:SHORT], []).append((words, group))
+    def near(self, word: str) -> list[tuple[tuple[Word, ...], int, str]]:
+        """Entries that a word may be the longest word of, and where that stands in them."""
+        exact, stems = self._exact.get(word), self._stems.get(word[:STEM])
+        if exact and stems:
+            return exact + stems
+        return exact or stems or []
 
 
-def _fits(entry: tuple[Word, ...], folded: list[str], tokens: list[str], at: int) -> bool:
-    if at + len(entry) > len(folded):
+def _fits(entry: tuple[Word, ...], folded: list[str], tokens: list[str], start: int) -> bool:
+    if start < 0 or start + len(entry) > len(folded):
         return False
-    for step, (letters, any_ending) in enumerate(entry):
-        token = folded[at + step]
-        if letters.islower():
-            if len(entry) == 1 and len(token) <= SHORT and tokens[at].isupper():
-                return False
-        else:  # capitals are meant
-            token = tokens[at + step]
+    for at, (letters, any_ending) in enumerate(entry, start):
+        token = folded[at]
+        if not letters.islower():  # capitals are meant
+            token = tokens[at]
+        elif len(entry) == 1 and len(token) <= SHORT and tokens[at].isupper():
+            return False
         if not (token.startswith(letters) if any_ending else token == letters):
             return False
     return True

@@ -51,8 +51,7 @@ def texts(pieces: Sequence[str]) -> list[str]:
 def _parsed(pieces: Sequence[str]) -> list[LexborNode] | None:
     """The node of each piece; None where one of them reaches into its neighbours."""
     fenced = "".join(f"<{_FENCE}>{piece}</{_FENCE}>" for piece in pieces)
-    body = LexborHTMLParser(fenced).body
-    nodes = list(body.iter(include_text=True)) if body is not None else []
+    nodes = list(_body(fenced).iter(include_text=True))[1:]
     if len(nodes) != len(pieces) or any(node.tag != _FENCE for node in nodes):
         return None
     return nodes
@@ -60,10 +59,15 @@ def _parsed(pieces: Sequence[str]) -> list[LexborNode] | None:
 
 def _alone(piece: str) -> LexborNode:
     parsed = _parsed([piece])
-    if parsed is not None:
-        return parsed[0]
-    body = LexborHTMLParser(piece).body
-    return body if body is not None else LexborHTMLParser("<p></p>").root
+    return parsed[0] if parsed is not None else _body(piece)
+
+
+def _body(html: str) -> LexborNode:
+    # Something seen comes first, so that a <frameset> cannot take the body's place.
+    body = LexborHTMLParser(f"<br>{html}").body
+    if body is None:
+        raise AssertionError("lexbor gives every document a body")
+    return body
 
 
 def _words(node: LexborNode) -> Iterator[str]:
@@ -73,15 +77,22 @@ def _words(node: LexborNode) -> Iterator[str]:
         if tag == "-text":
             # Line breaks of the source are blanks to a browser.
             yield (child.text_content or "").replace("\n", " ").replace("\r", " ")
+        elif tag in _UNSEEN or _is_fallback(child):
+            pass
         elif tag in _BLOCKS:
             yield "\n"
             yield from _words(child)
             yield "\n"
         elif tag == "a":
             yield _link(child)
-        elif tag not in _UNSEEN and "quote-inline" not in (child.attributes.get("class") or ""):
+        else:
             yield from _words(child)
         child = child.next
+
+
+def _is_fallback(node: LexborNode) -> bool:
+    """Whether this stands for a quoted post, for readers that can't show one: its address."""
+    return node.tag in ("p", "span") and "quote-inline" in (node.attributes.get("class") or "")
 
 
 def _link(node: LexborNode) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 PAGE = "corpus.html"
 FOLDER = "figures"
@@ -81,6 +82,7 @@ def _months(axes: Axes, facts: dict[str, Any]) -> str:
     axes.bar(range(len(months)), [counts.get(month, 0) for month in months], color=BLUE, width=0.9)
     step = -(-len(months) // TICKS)
     axes.set_xticks(range(0, len(months), step), months[::step], rotation=45, ha="right")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("documents")
     most = max(counts, key=counts.__getitem__)
     return f"{first} to {last}; most in {most}: {counts[most]:,}"
@@ -98,7 +100,7 @@ def _lengths(axes: Axes, facts: dict[str, Any]) -> str:
 
 def _identities(axes: Axes, facts: dict[str, Any]) -> str:
     counts = facts["identities"]
-    _bars(axes, list(counts), list(counts.values()))
+    _bars(axes, list(counts), list(counts.values()), [f"{n:,}" for n in counts.values()])
     total = max(facts["documents_kept"], 1)
     return "; ".join(f"{name} {100 * count / total:.1f} %" for name, count in counts.items())
 
@@ -106,7 +108,8 @@ def _identities(axes: Axes, facts: dict[str, Any]) -> str:
 def _steps(axes: Axes, facts: dict[str, Any]) -> str:
     left = _left(facts)
     names = [name for name, _, _ in left]
-    _bars(axes, names, [count for _, count, _ in left], grey=0)
+    labels = [f"{count:,}" + (f"  (−{took:,})" if took else "") for _, count, took in left]
+    _bars(axes, names, [count for _, count, _ in left], labels, grey=0)
     taken = [f"{name} took {took:,}" for name, _, took in left[1:] if took]
     return "; ".join(taken) or "no step took a document"
 
@@ -114,16 +117,28 @@ def _steps(axes: Axes, facts: dict[str, Any]) -> str:
 def _left(facts: dict[str, Any]) -> list[tuple[str, int, int]]:
     """(step, documents after it, documents that it took), what was read first."""
     steps = facts["steps"]
-    rows = [("read", steps[0]["before"], 0)] if steps else []
-    return rows + [(step["name"], step["after"], step["before"] - step["after"]) for step in steps]
+    rows = [("in the source", steps[0]["before"], 0)] if steps else []
+    return rows + [
+        (step["name"], step["after"], step["before"] - step["after"])
+        for step in steps
+        if step["name"] != "split"  # it takes nothing
+    ]
 
 
-def _bars(axes: Axes, names: Sequence[str], counts: Sequence[int], grey: int | None = None) -> None:
+def _bars(
+    axes: Axes,
+    names: Sequence[str],
+    counts: Sequence[int],
+    labels: Sequence[str],
+    grey: int | None = None,
+) -> None:
+    """Lying bars, each with its label at its end; the one at `grey` is what there was before."""
     places = range(len(names))
     colours = [GREY if at == grey else BLUE for at in places]
     bars = axes.barh(list(places), list(counts), color=colours)
-    axes.bar_label(bars, [f"{count:,}" for count in counts], padding=3)
+    axes.bar_label(bars, labels, padding=3)
     axes.set_yticks(list(places), list(names))
     axes.invert_yaxis()
-    axes.margins(x=0.12)
+    axes.margins(x=0.2)
     axes.set_xlabel("documents")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -16,14 +16,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from corpora import datasheet
-from corpora.documents import Document
 from corpora.errors import RequestError
 
 if TYPE_CHECKING:
@@ -57,17 +55,17 @@ def is_prepared(path: Path) -> bool:
     )
 
 
-def read(settings: "CorpusSettings") -> Iterator[Document]:
-    """Read such a folder, with the split that it has; names are keys here.
+def check(settings: "CorpusSettings") -> dict[str, Any]:
+    """The manifest of the folder at `settings.path`, which is what it was when it was built.
 
     Raises:
-        RequestError: another version made it, its files aren't what they were, or keywords,
-            years or origins are asked for that it was not built with.
+        RequestError: another version made it, its files are others, or keywords, years or
+            origins are asked for that it was not built with.
     """
     folder = Path(settings.path or "").expanduser()
     manifest = load_manifest(folder)
-    asked = ["keywords", "years", "origins"] if manifest.get("reader") == settings.reader else []
-    for key in asked:
+    asked = ["keywords", "years"] if manifest.get("reader") == settings.reader else []
+    for key in [*asked, *(["origins"] if settings.origins else [])]:
         built, wanted = manifest.get(key), getattr(settings, key)
         if built != wanted:
             raise RequestError(
@@ -75,21 +73,7 @@ def read(settings: "CorpusSettings") -> Iterator[Document]:
                 "give the data that it was built from as corpus.path"
             )
     check_files(folder, manifest)
-    for split, table in tables(folder).items():
-        columns = ("text", "key", "author", "instance", "language")
-        for batch in table.select(columns).to_batches(1024):
-            for text, key, author, instance, language in zip(
-                *(column.to_pylist() for column in batch.columns), strict=True
-            ):
-                yield Document(
-                    text,
-                    origin=split,
-                    split=split,
-                    key=key,
-                    author=author,
-                    host=instance,
-                    language=language,
-                )
+    return manifest
 
 
 def tables(folder: Path) -> dict[str, pa.Table]:

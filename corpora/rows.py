@@ -1,10 +1,12 @@
 """From documents that stay to the rows of a built corpus: the text here, who wrote it there."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 
-from corpora import steps
+from corpora import prepared, steps
+from corpora.documents import Document
 from corpora.prepared import ROWS
 from corpora.privacy import PROVENANCE, Store
 from corpora.summary import Row
@@ -52,3 +54,17 @@ def counted(table: pa.Table) -> Iterator[Row]:
     """The rows of a split as `summary` takes them."""
     for batch in table.select(["text", "author", "language", "groups"]).to_batches(4096):
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def kept(folder: Path) -> Iterator[steps.Kept]:
+    """The rows of a built corpus as documents, with the split that they have; names are keys."""
+    columns = ["text", "key", "author", "instance", "language", "groups"]
+    for split, table in prepared.tables(folder).items():
+        for batch in table.select(columns).to_batches(4096):
+            for text, key, author, host, label, groups in zip(
+                *(column.to_pylist() for column in batch.columns), strict=True
+            ):
+                document = Document(
+                    "", origin=split, split=split, key=key, author=author, host=host
+                )
+                yield steps.Kept(text, document, tuple(groups), label, 1.0)

@@ -19,6 +19,7 @@ from corpora import CorpusSettings, hub, records
 from corpora.documents import Document, iso_date, lookup
 from corpora.errors import RequestError
 from corpora.keywords import matcher
+from corpora.years import years
 
 #: What we want of an article, and where it is unless `corpus.fields` says otherwise.
 FIELDS: dict[str, str | None] = {
@@ -42,7 +43,7 @@ def read(settings: CorpusSettings) -> Iterator[Document]:
             a file that can't be read (with `on_error=stop`).
     """
     fields = _fields(settings)
-    first, last = _years(settings.years)
+    first, last = years(settings.years)
     wanted = matcher(settings.keywords) if settings.keywords else None
     needed = [*PARTS, "author", "id", *(["keywords"] if wanted else [])]
     checked = False
@@ -92,14 +93,16 @@ def _unreadable(article: Any, name: str) -> str:
     )
 
 
-def _outside(article: dict[str, Any], date: str | None, years: str, first: int, last: int) -> str:
+def _outside(
+    article: dict[str, Any], date: str | None, said_years: str, first: int, last: int
+) -> str:
     """Why an article is not of the wanted years; '' if it is."""
-    if not years or date is None:
+    if not said_years or date is None:
         return ""
     said = iso_date(lookup(article, date))
     if not said:
         return "without a date"
-    return "" if first <= int(said[:4]) <= last else f"not of {years}"
+    return "" if first <= int(said[:4]) <= last else f"not of {said_years}"
 
 
 def _about(article: dict[str, Any], fields: dict[str, str | None], wanted: re.Pattern[str]) -> bool:
@@ -119,18 +122,6 @@ def _fields(settings: CorpusSettings) -> dict[str, str | None]:
     if all(fields[part] is None for part in PARTS):
         raise RequestError("corpus.fields: one of headline, lead and body at least")
     return fields
-
-
-def _years(said: str) -> tuple[int, int]:
-    """Read `2019-2024`, `2021`, `2019-`, `-2000` or nothing, as (first, last)."""
-    match = re.fullmatch(r"\s*(\d{4})?\s*([-–])?\s*(\d{4})?\s*", str(said))
-    if not match or (match[3] and not match[2]) or match[0].strip() in ("-", "–"):
-        raise RequestError(f"corpus.years={said}: write 2019-2024, 2021, 2019- or -2000")
-    first = int(match[1]) if match[1] else 0
-    last = int(match[3]) if match[3] else (9999 if match[2] or not match[1] else first)
-    if first > last:
-        raise RequestError(f"corpus.years={said}: the first year comes first")
-    return first, last
 
 
 def _value(article: dict[str, Any], path: str | None) -> Any:

@@ -130,6 +130,7 @@ def read(settings: CorpusSettings) -> Iterator[Document]:
             "were handed over in files: corpus.reader=text"
         )
     store = Store(folder)
+    store.about()
     wanted = {bare(host) for host in settings.instances}
     journals = [one for one in store.journals() if not wanted or one.host in wanted]
     daily = _daily(store, journals)
@@ -298,7 +299,7 @@ def _contact(said: str) -> str:
         )
     mail = re.fullmatch(r"[\x21-\x7e]+@[\x21-\x7e]+\.[\x21-\x7e]+", contact)
     if not mail and not re.fullmatch(r"https?://[\x21-\x7e]+", contact):
-        raise RequestError(f"corpus.contact={said}: must be a mail address or a link (https://…)")
+        raise RequestError(f"corpus.contact={said!r}: must be a mail address or a link (https://…)")
     return contact
 
 

@@ -82,13 +82,30 @@ class Store:
             if any(name.suffix == ".jsonl" for name in self.folder.iterdir()):
                 raise RequestError(f"{self.folder}: no {ABOUT}; give an empty folder")
             write(path, json.dumps(about).encode())
-        there = _about(self.folder)
+        there = self.about()
         for name in RULES:
             if there.get(name) != about[name]:
                 raise RequestError(
                     f"{self.folder} was gathered with corpus.{name}={str(there.get(name)).lower()}"
                     f"; say so again, or gather into another folder"
                 )
+
+    def about(self) -> dict[str, Any]:
+        """By which version and rules it was gathered.
+
+        Raises:
+            RequestError: another version, or a folder of something else.
+        """
+        path = self.folder / ABOUT
+        try:
+            about = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise RequestError(f"{path}: not written by gathering posts ({error})") from error
+        if not isinstance(about, dict) or about.get("version") != VERSION:
+            raise RequestError(
+                f"{self.folder}: gathered by another version; gather anew into another folder"
+            )
+        return about
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -201,19 +218,6 @@ def settle(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _about(folder: Path) -> dict[str, Any]:
-    path = folder / ABOUT
-    try:
-        about = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise RequestError(f"{path}: not JSON; this folder isn't one that was gathered") from error
-    if not isinstance(about, dict) or about.get("version") != VERSION:
-        raise RequestError(
-            f"{folder}: gathered by another version; gather anew into another folder"
-        )
-    return about
 
 
 def _line(page: Page) -> bytes:

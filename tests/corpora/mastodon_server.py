@@ -200,7 +200,7 @@ class Instance:
 
     def _extra(self) -> Iterator[tuple[bytes, bytes]]:
         now = datetime.now(UTC)
-        left = self.limit - len(self.requests) % self.limit - 1
+        left = self.limit - 1 - (len(self.requests) - 1) % self.limit
         said = {
             "X-RateLimit-Limit": str(self.limit),
             "X-RateLimit-Remaining": str(max(left, 0)),
