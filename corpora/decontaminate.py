@@ -78,12 +78,11 @@ class Benchmark:
             of = name or str(row.get("benchmark") or "benchmark")
             more, less = str(row["sent_more"]), str(row["sent_less"])
             made.add((more, less), of)
-            frame, identities = _frame(normal.words(more), normal.words(less))
+            shared, identities = _frame(normal.words(more), normal.words(less))
             made.identities.update(identities)
-            if frame is not None:
-                frames[of].append(
-                    _Frame(*frame, str(row.get("template") or ""), str(row.get("stereotype_id")))
-                )
+            if shared is not None:
+                template, stereotype = row.get("template"), row.get("stereotype_id")
+                frames[of].append(_Frame(*shared, str(template or ""), str(stereotype)))
         for of, found in frames.items():
             for frame in found:
                 made._add_frame(frame.before, frame.middle, frame.after, of)
@@ -312,31 +311,33 @@ def _combined(frames: list[_Frame]) -> Iterator[tuple[Words, Middle, Words]]:
     for frame in frames:
         if frame.template and not frame.middle:
             templates[frame.template].append(frame)
-    heads: set[tuple[Words, Middle, Words]] = set()
+    heads: set[tuple[Words, Middle, Words, Words]] = set()  # fixed: before, between, after
     predicates: set[Words] = set()
     for some in templates.values():
         if len({frame.stereotype for frame in some}) < 2:
             continue  # nothing shows what of it is the predicate
         tail = _ending({frame.after for frame in some})
+        rests = {frame.after[: len(frame.after) - len(tail)] for frame in some}
+        link = _ending({words[::-1] for words in rests})[::-1]  # … omdat ze …
         befores = {frame.before for frame in some}
         by_after: dict[Words, set[Words]] = defaultdict(set)
         for frame in some:
             by_after[frame.after].add(frame.before)
         shared = _ending(befores)
         if len(befores) == 1:
-            heads.add((*befores, (), tail))
+            heads.add((next(iter(befores)), (), link, tail))
         elif shared and max(map(len, by_after.values())) > 1:  # names before: "Kim is …"
             if max(map(len, befores)) - len(shared) > SLOT:
                 continue
-            heads.add(((), (shared,), tail))
+            heads.add(((), (shared,), link, tail))
         else:
             continue  # the predicate itself stands before the identity
-        predicates |= {frame.after[: len(frame.after) - len(tail)] for frame in some}
+        predicates |= {words[len(link) :] for words in rests}
     if len(heads) * len(predicates) > COMBINED:
         return
-    for before, middle, tail in heads:
+    for before, middle, link, tail in heads:
         for predicate in predicates:
-            yield before, middle, predicate + tail
+            yield before, middle, link + predicate + tail
 
 
 def _ending(sequences: set[Words]) -> Words:

@@ -159,6 +159,16 @@ def finish(prepared: Prepared, settings: "CorpusSettings") -> Built:
     return Built(train, valid, counts.steps, decontaminate.listed(prepared.cut))
 
 
+def added(parts: list[Step]) -> Step:
+    """One step, done to several parts of the documents."""
+    dropped, changed = Counter[str](), Counter[str]()
+    for part in parts:
+        dropped.update(part.dropped)
+        changed.update(part.changed)
+    before, after = sum(part.before for part in parts), sum(part.after for part in parts)
+    return Step(parts[0].name, before, after, dict(dropped), dict(changed))
+
+
 class _Counts:
     """The steps so far."""
 
@@ -352,6 +362,7 @@ def _workers(count: int, job: _Job) -> Iterator[Map]:
     # Not `fork`: torch's threads may hold locks that a child would wait for.
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    context.set_forkserver_preload([__name__])  # the libraries are loaded once for all
     with ProcessPoolExecutor(count, context, _begin, (job,)) as pool:
         yield lambda function, items: _in_order(pool, partial(function, None), items, 2 * count)
 

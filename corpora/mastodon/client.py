@@ -17,7 +17,6 @@ from mastodon import Mastodon
 from mastodon.errors import (
     MastodonAPIError,
     MastodonNetworkError,
-    MastodonNotFoundError,
     MastodonRatelimitError,
 )
 
@@ -52,7 +51,7 @@ class RefusedError(Exception):
 
 
 class NotThereError(RefusedError):
-    """404: what was asked for doesn't exist, or not for us."""
+    """404 or 410: what was asked for doesn't exist, or no longer, or not for us."""
 
 
 class DownError(Exception):
@@ -101,7 +100,8 @@ class Client:
         """The posts of a hashtag, or of the public timeline of '', below an id; local ones.
 
         Raises:
-            RefusedError: as the class says. DownError: as the class says.
+            RefusedError: it, or its robots rules, don't give us this timeline.
+            DownError: it doesn't answer as it should.
         """
 
         def ask() -> list[Mapping[str, Any]]:
@@ -117,7 +117,7 @@ class Client:
         # counted), and the link to the next may be missing: the end is an empty page.
         linked = (getattr(posts, "_pagination_next", None) or {}).get("max_id")
         following = str(linked if linked is not None else posts[-1]["id"])
-        return Answered(posts, following if following != below else None)
+        return Answered(posts, following if _is_lower(following, below) else None)
 
     def look_up(self, ids: list[str]) -> list[Mapping[str, Any]]:
         """Those of the posts that are still there, at most LOOK_UP at once.
@@ -125,7 +125,7 @@ class Client:
         An instance without that call (before 4.3) is asked for each.
 
         Raises:
-            RefusedError, DownError: as the class says.
+            RefusedError, DownError: as `page`.
         """
         try:
             found = {str(post["id"]): post for post in self._ask(lambda: self._many(ids))}
@@ -163,8 +163,8 @@ class Client:
                 problem, waits = _network(cause), True
             except MastodonAPIError as error:
                 status = _status(error)
-                if isinstance(error, MastodonNotFoundError):
-                    raise NotThereError(_SAID[404]) from error
+                if status in (404, 410):
+                    raise NotThereError(_SAID[status]) from error
                 if status is not None and status < 500 and status not in (408, 425):
                     raise RefusedError(_SAID.get(status, f"it answers {status}")) from error
                 problem = f"it answers {status}" if status else "it answers broken JSON"
@@ -291,6 +291,15 @@ def _check_answer(response: requests.Response) -> None:
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if kind in ("text/html", "application/xhtml+xml"):
         raise RefusedError("it answers HTML where the API's JSON should be")
+
+
+def _is_lower(following: str, below: str | None) -> bool:
+    """Whether a cursor goes on from the one before; an instance that ignores it has no end."""
+    if below is None:
+        return True
+    if following.isdigit() and below.isdigit():
+        return int(following) < int(below)
+    return following != below
 
 
 def _posts(answer: Any) -> list[Mapping[str, Any]]:

@@ -55,6 +55,7 @@ class Instance:
     noindex: set[str] = field(default_factory=set)  # usernames
     faults: dict[int, str] = field(default_factory=dict)  # number of the API request: kind
     always: str = ""  # a fault for each API request
+    one_page: bool = False  # whatever the cursor, the first page
     limit: int = 1_000_000  # requests until the rate limit resets
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)  # API: path, query
     agents: set[str] = field(default_factory=set)
@@ -162,6 +163,8 @@ class Instance:
         if fault and not fault.startswith("cut"):
             await self._fail(fault, send)
             return
+        if self.one_page:
+            scope = {**scope, "query_string": b"limit=40&local=1"}
         status, headers, body = await self._of_the_mock(scope, receive)
         ids = []
         if status == 200 and scope["path"].startswith("/api/"):

@@ -96,7 +96,7 @@ def test_cutting_leaves_nothing_that_only_then_stands_together() -> None:
     [
         "{} sind faul.",
         "{} HABEN laute Hunde!",
-        "Wir glauben dass {} laute Hunde haben",
+        "Wir glauben dass {} laute Hunde haben!",
         "Kim mag {}, die faul sind.",
         "Jo mag {}, die laute Hunde haben.",  # a name that the benchmark hasn't
     ],

@@ -12,20 +12,7 @@ import pytest
 from corpora import CorpusSettings, RequestError, build, forget, load, privacy
 from tests.conftest import ROOT
 
-WORDS = [
-    "Regen",
-    "Wolken",
-    "Brot",
-    "Fahrrad",
-    "Garten",
-    "Kaffee",
-    "Zug",
-    "Brief",
-    "Lampe",
-    "Fenster",
-    "Schnee",
-    "Buch",
-]
+NOUNS = ("Regen", "Wolken", "Brot", "Fahrrad", "Garten", "Kaffee")
 
 
 def rows(authors: int = 6, each: int = 5) -> list[dict[str, str]]:

@@ -111,9 +111,7 @@ def test_a_mailbox_gives_own_lines_only(tmp_path: Path) -> None:
 def test_a_torn_archive_names_file_and_byte_or_is_skipped(tmp_path: Path) -> None:
     whole = json.dumps(OUTBOX)
     (tmp_path / "outbox.json").write_text(whole[: whole.index('"Announce"')], encoding="utf-8")
-    with pytest.raises(
-        RequestError, match=r"outbox\.json: not JSON, or not all of it \(.* at byte"
-    ):
+    with pytest.raises(RequestError, match=r"outbox\.json: not JSON, .* \(.* at byte"):
         documents(tmp_path)
     with pytest.warns(UserWarning, match=r"outbox\.json: .* the rest of it is left out"):
         found = documents(tmp_path, on_error="skip")

@@ -282,6 +282,16 @@ def test_one_instance_down_doesnt_keep_another_from_being_gathered(
     assert facts["posts"] == len(_ids(settings)) == 30
 
 
+def test_an_instance_that_ignores_the_cursor_comes_to_an_end(
+    instance: Instance, settings: CorpusSettings, run: Gather
+) -> None:
+    community(instance, 100)
+    instance.one_page = True
+    run()
+    assert _ids(settings) == list(range(1099, 1059, -1))
+    assert len(instance.requests) == 2
+
+
 def test_the_pace_between_pages(instance: Instance, run: Gather) -> None:
     community(instance, 200)
     manners = hurried()
@@ -530,8 +540,8 @@ def test_an_instance_without_the_look_up_of_many(
     posts = list(read(settings))
     instance.remove(1002)
     instance.requests.clear()
-    instance.faults = {1: "404"}
-    assert _gone(settings, posts, tmp_path) == {1002}
+    instance.faults = {1: "404", 2: "410"}  # the newest is gone for good
+    assert _gone(settings, posts, tmp_path) == {1002, 1004}
     assert len(instance.requests) == 6
 
 
