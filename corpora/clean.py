@@ -65,7 +65,7 @@ _INVISIBLE = re.compile(
 _MOJIBAKE = re.compile(
     "[\xc2-\xf4\u0102\u0103\u0139\u221a\u251c\u252c\u0393\u0432]"
     "[\x80-\xbf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc\u2013-\u2022\u2026"
-    "\u2030\u2039\u203a\u20ac\u2122\u2202\u2206\u2211\u2260\u2500-\u257f]|\xc3 "
+    "\u2030\u2039\u203a\u20ac\u2122\u2202\u2206\u2211\u2260\u2500-\u257f]"
 )
 _C1 = re.compile("[\x80-\x84\x86-\x9f]")
 _REPAIR = ftfy.TextFixerConfig(explain=False)
@@ -96,7 +96,7 @@ def clean(text: str, counts: Counter[str] | None = None) -> str:
 
 def _once(text: str, counts: Counter[str]) -> str:
     # Each step first asks what costs little: most texts, and most words, need few of them.
-    if not text.isascii() and (_MOJIBAKE.search(text) or _C1.search(text)):
+    if not text.isascii() and (_MOJIBAKE.search(text) or "Ã " in text or _C1.search(text)):
         repaired = ftfy.fix_encoding(text, _REPAIR)
         counts["encodings repaired"] += repaired != text
         text = repaired

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 DOCUMENTS, BANDS, COUNTS = "documents.jsonl", "bands.npy", "counts.json"
 
 
-class Prepare(PipelineStep):  # type: ignore[misc]
+class Prepare(PipelineStep):
     """Reads, cleans, labels and decontaminates the files whose turn it is, into a work folder."""
 
     name = "Prepare a corpus"

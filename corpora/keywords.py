@@ -15,6 +15,11 @@ SHORT = 3
 #: Letters that an entry with any ending has at least, and is looked up by.
 STEM = 4
 
+# No word to look an entry up by.
+_EVERYDAY = frozenset(
+    ("am", "ben", "bin", "is", "ist", "non", "nicht", "people")
+    + ("mensch", "menschen", "mensen", "person", "personen", "persoon")
+)
 _TOKEN = re.compile(r"[^\W_]+(?:['’]\w+)?")
 #: One word of an entry: its letters, and whether any ending may follow.
 Word = tuple[str, bool]
@@ -102,7 +107,7 @@ class Identities:
 
 
 class _Entries:
-    """Entries of one or more words, looked up by the longest of them."""
+    """Entries of one or more words, looked up by the longest telling one."""
 
     def __init__(self) -> None:
         self._exact: dict[str, list[tuple[tuple[Word, ...], int, str]]] = {}
@@ -110,7 +115,8 @@ class _Entries:
 
     def add(self, entry: str, group: str) -> None:
         words = tuple((word.removesuffix("*"), word.endswith("*")) for word in entry.split())
-        anchor = max(range(len(words)), key=lambda at: len(words[at][0]))
+        telling = [at for at, (word, _) in enumerate(words) if word not in _EVERYDAY]
+        anchor = max(telling, key=lambda at: len(words[at][0]))
         letters, any_ending = words[anchor]
         letters = letters.casefold()
         if any_ending and len(letters) < STEM:

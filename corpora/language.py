@@ -20,11 +20,9 @@ NEIGHBOURS = ("de", "en", "nl")
 #: choose, lingua is sure that Danish is German. Many languages make it slow, so not always.
 FURTHER = ("cs", "da", "es", "fi", "fr", "hu", "it", "nb", "pl", "pt", "ro", "sv", "tr")
 #: So many characters are looked at, half of them at the end: a label gets no better from more,
-#: and a text that changes its language on the way gets a low confidence.
-LOOKED_AT = 140
-#: From so many on, lingua itself looks at trigrams alone; its other mode does so always, which
-#: is the same for what is longer than this and was cut to it.
-LONG = 120
+#: and a text that changes its language on the way gets a low confidence. From so many on, lingua
+#: itself looks at trigrams alone; its quicker mode, which always does, is then the same.
+LOOKED_AT = 120
 #: Fewer letters than a word or two tell nothing.
 MIN_LETTERS = 12
 
@@ -78,7 +76,7 @@ def _shown(text: str) -> tuple[str, bool]:
     if "@" in text or LINK in text or "[" in text:
         text = _PLACEHOLDERS.sub(" ", text)
     if len(text) <= LOOKED_AT:
-        return text, len(text) >= LONG
+        return text, False
     half = LOOKED_AT // 2
     # Whole words only, where there are any.
     head = text[:half].rpartition(" ")[0] or text[:half]

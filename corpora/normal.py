@@ -2,10 +2,10 @@
 
 import re
 import unicodedata
-from collections.abc import Iterator
 
-#: The end of a sentence: its sign and closing marks before a blank, or a line break.
-_END = re.compile(r"(?<=[.!?…])[\"'»«“”’)\]]*\s+|\n+")
+#: The end of a sentence: its sign and closing marks before a blank, or a line break. (That one
+#: class begins it lets the engine skip what can't be an end.)
+_END = re.compile(r"[.!?…\n][\"'»«“”’)\]\s]*(?<=\s)")
 #: What may stand around a word without being part of it.
 _EDGES = "\"'“”„‚‘’«»‹›()[]{}<>.,;:!?…–—-*_/\\|·•~`"
 
@@ -17,17 +17,14 @@ def words(text: str) -> list[str]:
     return [word for raw in text.casefold().split() if (word := raw.strip(_EDGES))]
 
 
-def sentences(text: str) -> Iterator[tuple[int, int]]:
+def sentences(text: str) -> list[tuple[int, int]]:
     """Where the sentences of a text start and end; together they are all of it but blanks."""
+    found = []
     start = 0
-    for match in _END.finditer(text):
-        yield from _span(text, start, match.end())
-        start = match.end()
-    yield from _span(text, start, len(text))
-
-
-def _span(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    raw = text[start:end]
-    if bare := raw.strip():
-        lead = len(raw) - len(raw.lstrip())
-        yield start + lead, start + lead + len(bare)
+    for end in [*(match.end() for match in _END.finditer(text)), len(text)]:
+        raw = text[start:end]
+        if bare := raw.strip():
+            lead = 0 if raw[0] == bare[0] else len(raw) - len(raw.lstrip())
+            found.append((start + lead, start + lead + len(bare)))
+        start = end
+    return found
