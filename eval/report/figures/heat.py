@@ -40,7 +40,9 @@ def draw_heat(table: pd.DataFrame, title: str = "bias by model and group, % of p
     longest = max(len(line) for name in rows for line in name.split("\n"))
     width = _CELL[0] * n_columns + 0.075 * longest + 0.9
     with matplotlib.rc_context(style.STYLE):
-        figure = style.new(height * n_rows + (2.2 if turned else 1.0), max(width, 0.075 * longest + _TITLE))
+        figure = style.new(
+            height * n_rows + (2.2 if turned else 1.0), max(width, 0.075 * longest + _TITLE)
+        )
         axes = figure.add_subplot()
         norm = Normalize(0, 100)
         drawn = axes.imshow(values, cmap=_MAP, norm=norm, aspect="auto", interpolation="none")
