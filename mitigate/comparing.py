@@ -69,11 +69,10 @@ def from_words(words: Sequence[str]) -> Request:
         elif key.startswith("inference."):
             inferred.append(word)
         else:
-            offered = [
-                *("out", "pairs", "power", "clusters"),
-                *(f"inference.{name}" for name in InferenceSettings.__dataclass_fields__),
-            ]
-            raise RequestError(f"compare: no key {key}; {settings.nearest(key, offered)}")
+            names = InferenceSettings.__dataclass_fields__
+            offered = ["out", "pairs", "power", "clusters", *(f"inference.{x}" for x in names)]
+            near = f"did you mean inference.{key}?" if key in names else ""
+            raise RequestError(f"compare: no key {key}; {near or settings.nearest(key, offered)}")
     for key, allowed in (("pairs", PAIRS), ("power", ("true", "false"))):
         if key in own and own[key] not in allowed:
             raise RequestError(f"{key}={own[key]}: {settings.nearest(own[key], allowed)}")
@@ -118,11 +117,11 @@ def run(request: Request) -> None:
     left_out: dict[str, str] = {}
     if request.pairs == "common":
         for benchmark, (before, after) in tables.items():
-            *pair, found = scores.common(before, after)
+            *pair, other = scores.common(before, after)
             tables[benchmark] = (pair[0], pair[1])
-            if found:
+            if other:
                 left_out[benchmark] = (
-                    f"Compared on the {found.shared:,} pairs that both hold; left out: {found}."
+                    f"Compared on the {other.shared:,} pairs that both hold; left out: {other}."
                 )
     published = [found.meta["scorer"] == "published" for pair in tables.values() for found in pair]
     if any(published) and not request.ties_given:
@@ -131,10 +130,13 @@ def run(request: Request) -> None:
     comparisons = {
         name: inference.compare(*pair, request.how, name=name) for name, pair in tables.items()
     }
+    found = {
+        name: finding(comparison, *tables[name], names) for name, comparison in comparisons.items()
+    }
     for benchmark, comparison in comparisons.items():
         if benchmark in left_out:
             comparison.notes.insert(0, left_out[benchmark])
-        _show(comparison, *tables[benchmark], names)
+        _show(comparison, found[benchmark])
     if request.out is not None:
         write_report(
             ReportInput(
@@ -144,6 +146,8 @@ def run(request: Request) -> None:
                 manifest=_manifest(tables),
                 comparisons=comparisons,
                 scores=tables,
+                sides=names if names != ("before", "after") else None,
+                findings={name: some.lines for name, some in found.items()},
             ),
             request.out,
         )
@@ -287,14 +291,25 @@ def two_models(before: Scores, after: Scores) -> bool:
     return any(before.meta.get(key) != after.meta.get(key) for key in keys)
 
 
-def said_of_pair(
-    comparison: Comparison, found: Agreement, names: tuple[str, str], *, models: bool
-) -> list[str]:
-    """The finding in plain sentences: two models' difference, or one model's change.
+@dataclass(frozen=True)
+class Finding:
+    """What two Score tables show, in sentences, and whether they are two models' (or one's)."""
 
-    `models`: whether the two are different models (see `two_models`).
+    names: tuple[str, str]
+    models: bool
+    lines: list[str]
+
+
+def finding(
+    comparison: Comparison, before: Scores, after: Scores, names: tuple[str, str]
+) -> Finding:
+    """Say in plain sentences how two models differ, or how one has changed.
+
+    Then on how many pairs the two agree, and what the papers' paired tests say.
     """
+    models = two_models(before, after)
     lines = list(_difference(comparison, names) if models else comparison.sentences())
+    found = agreement(before, after, comparison.settings.ties)
     rest = found.pairs - found.same
     divided = (
         f"; of the other {rest:,}, {found.only_before:,} favour the stereotype in {names[0]} "
@@ -311,11 +326,18 @@ def said_of_pair(
         tests[tests["metric"] == metric].iloc[0].to_dict() for metric in ("bias", "margin")
     )
     lines.append(
-        f"Paired tests {bias['name']}: bias, {bias['test']}, {format_p(bias['p'])}; mean margin "
-        f"{margin['before']:.3f} and {margin['after']:.3f} nats, {margin['test']}, "
-        f"{format_p(margin['p'])}."
+        f"Paired tests {bias['name']}: bias, {_test(bias)}; mean margin "
+        f"{margin['before']:.3f} and {margin['after']:.3f} nats, {_test(margin)}."
     )
-    return lines
+    return Finding(names, models, lines)
+
+
+def _test(row: Mapping[Any, Any]) -> str:
+    """A published test and its p, and the second one's where there is one."""
+    second = (
+        "" if pd.isna(row["second_p"]) else f" ({row['second_test']}, {format_p(row['second_p'])})"
+    )
+    return f"{row['test']}, {format_p(row['p'])}{second}"
 
 
 def _difference(comparison: Comparison, names: tuple[str, str]) -> tuple[str, str]:
@@ -350,17 +372,15 @@ def _compared(verdict: str, names: tuple[str, str]) -> str:
     return words + verdict.removeprefix(plain)
 
 
-def _show(comparison: Comparison, before: Scores, after: Scores, names: tuple[str, str]) -> None:
+def _show(comparison: Comparison, found: Finding) -> None:
     """Headline, table, and what a reader must know beside the numbers."""
-    found = agreement(before, after, comparison.settings.ties)
-    models = two_models(before, after)
-    first, second, *others = said_of_pair(comparison, found, names, models=models)
+    first, *others = found.lines
     say(first)
     shown = terminal.table(comparison)
-    if models:
-        shown.columns[1].header, shown.columns[2].header = Text(names[0]), Text(names[1])
+    if found.models:
+        shown.columns[1].header, shown.columns[2].header = map(Text, found.names)
     messages.print(shown)
-    for line in (second, *others):
+    for line in others:
         say(line)
     for note in comparison.notes:
         say(f"Note: {note}")

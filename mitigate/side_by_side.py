@@ -1,5 +1,6 @@
 """`mitigate report RUN RUN …`: many runs side by side, and what they let one claim."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from eval.errors import RequestError
-from eval.inference import Comparison
+from eval.inference import Comparison, across, runs
+from eval.inference.runs import Claims
+from eval.report import RunsInput, tables, write_runs
 from mitigate.console import messages, say
 from mitigate.reporting import Finished, read_run
 from mitigate.run import write_text
@@ -22,6 +25,7 @@ COLUMNS = {
     "run": "the run's folder",
     "recipe": "the recipe's name",
     "model": "the model before training",
+    "language": "of the benchmark's pairs",
     "placebo": "trained on text with the same tilt as the model's own",
     "seed": "the run's seed",
     "benchmark": "the benchmark",
@@ -59,8 +63,9 @@ SHOWN = {
 class SideBySide:
     """Runs read back and compared, before and after each.
 
-    `table`: COLUMNS, a row a run and benchmark; `rows`: every Delta row of every run, with the
-    columns run, recipe, model, seed, placebo and benchmark before them.
+    `table`: COLUMNS, a row a run and benchmark; `rows`: every Delta row of every run, and before
+    them what tells runs apart: run, recipe, model, placebo, seed, then tokens, years and settings,
+    in which a placebo must match, benchmark and language.
     """
 
     runs: dict[str, Finished]
@@ -85,6 +90,27 @@ class SideBySide:
                 )
         return pd.DataFrame.from_dict(found, orient="index").dropna(axis=1, how="all")
 
+    def claims(self) -> Claims:
+        """What the runs as wholes let one claim of their methods; see eval.inference.runs."""
+        # A scope whose pairs are all ties in one run has no change to speak of.
+        whole = self.rows.groupby(["benchmark", "scope", "metric"])["delta"].transform(
+            lambda change: change.notna().all()
+        )
+        return runs.claims(self.rows[whole.astype(bool)])
+
+    def models(self) -> pd.DataFrame:
+        """Levels and changes of each model, as `eval.inference.across` takes them.
+
+        The mean over a recipe's seeds; placebo runs are left out; a model that several recipes
+        have trained stands once for each.
+        """
+        rows = self.rows[~self.rows["placebo"]]
+        recipes = rows.groupby("model")["recipe"].transform("nunique")
+        named = rows["model"].where(recipes == 1, rows["model"] + ", " + rows["recipe"])
+        keys = ["model", "language", "benchmark", "scope", "metric"]
+        levels = rows.assign(model=named).groupby(keys, sort=False)[["before", "after", "delta"]]
+        return levels.mean().reset_index()[list(across.LONG_COLUMNS)]
+
 
 def read(folders: Sequence[Path]) -> SideBySide:
     """Read runs and compare each one's before and after.
@@ -93,7 +119,7 @@ def read(folders: Sequence[Path]) -> SideBySide:
         RequestError: one is not a finished run's folder, or two were scored on different pairs
             of a benchmark.
     """
-    runs: dict[str, Finished] = {}
+    found: dict[str, Finished] = {}
     seen: set[Path] = set()
     names = [folder.resolve().name for folder in folders]
     for folder, name in zip(folders, names, strict=True):
@@ -102,72 +128,112 @@ def read(folders: Sequence[Path]) -> SideBySide:
             say(f"{folder}: named twice, counted once")
             continue
         seen.add(folder.resolve())
-        runs[name if names.count(name) == 1 or name not in runs else str(folder)] = run
-    _check_same_benchmarks(runs)
+        found[name if name not in found else str(folder)] = run
+    _check_same_benchmarks(found)
     comparisons = {
         (label, name): comparison
-        for label, run in runs.items()
+        for label, run in found.items()
         for name, comparison in run.comparisons().items()
     }
-    facts = {label: _facts(label, run) for label, run in runs.items()}
-    table = pd.DataFrame(
-        [
-            {**facts[label], **_levels(comparison, runs[label]), "benchmark": name}
-            for (label, name), comparison in comparisons.items()
-        ]
+    settings = _settings(found)
+    table, rows = [], []
+    for (label, name), comparison in comparisons.items():
+        run = found[label]
+        place = {"benchmark": name, "language": across.language_of(run.tables[name][0])}
+        facts = _facts(label, run)
+        table.append({**facts, **place, **_levels(comparison, run)})
+        facts |= {
+            "tokens": run.manifest.get("training", {}).get("tokens_seen", np.nan),
+            "years": _years(run) or None,
+            "settings": settings[label],
+            **place,
+        }
+        rows.append(comparison.table.assign(**facts))
+        rows[-1] = rows[-1][[*facts, *comparison.table]]
+    return SideBySide(
+        found,
+        comparisons,
+        pd.DataFrame(table)[list(COLUMNS)],
+        pd.concat(rows, ignore_index=True),
     )
-    rows = pd.concat(
-        [
-            comparison.table.assign(**facts[label], benchmark=name)
-            for (label, name), comparison in comparisons.items()
-        ],
-        ignore_index=True,
-    )
-    first = [*next(iter(facts.values())), "benchmark"]
-    rows = rows[[*first, *(column for column in rows if column not in first)]]
-    return SideBySide(runs, comparisons, table[list(COLUMNS)], rows)
 
 
 def show(folders: Sequence[Path], out: Path | None) -> Path | None:
-    """Print runs beside each other and what they let one claim.
+    """Print runs beside each other and what they let one claim; returns the page, if any.
 
-    With `out`, the page and its tables and figures are written there too; returns its folder.
+    With `out` there stand: report.html, runs.csv (a row a run), runs.md, deltas.csv (every Delta
+    row of every run), claims.csv and between_runs.csv (methods against their placebo), german.tex
+    and dutch.tex (the papers' layouts, by benchmark), figures/heat; with several models across.csv
+    (their mean rows) and spread.csv (most against least affected group), with several languages
+    that share identities languages.csv.
+
+    Raises:
+        RequestError: see `read`.
     """
     found = read(folders)
     messages.print(_shown(found.table))
-    lines = against_placebo(found.table)
-    for line in lines:
+    claims = found.claims()
+    for line in claims.sentences:
         say(line)
+    for note in claims.notes:
+        say(f"Note: {note}")
     if out is None:
         return None
-    write_text(out / "runs.csv", found.table.to_csv(index=False, lineterminator="\n"))
-    write_text(out / "runs.md", _markdown(found.table, lines))
-    return out
+    models = found.models()
+    means = across.means(models) if models["model"].nunique() > 1 else None
+    texts = {
+        "runs.csv": found.table.to_csv(index=False, lineterminator="\n"),
+        "runs.md": _markdown(found.table, [*claims.sentences, *claims.notes]),
+        "claims.csv": claims.table.to_csv(index=False, lineterminator="\n"),
+        "between_runs.csv": claims.spread.to_csv(index=False, lineterminator="\n"),
+        "deltas.csv": found.rows.to_csv(index=False, lineterminator="\n"),
+        **_latex(found),
+        **_across(models, means),
+    }
+    for name, text in texts.items():
+        write_text(out / name, text)
+    words = " ".join(map(str, folders))
+    return write_runs(
+        RunsInput(
+            title=f"{len(found.runs)} runs side by side",
+            command=f"mitigate report {words} out={out}",
+            table=found.table,
+            heat=found.heat,
+            claims=claims.sentences,
+            across=None if means is None else means[_whole(means)],
+            notes=claims.notes,
+        ),
+        out,
+    )
 
 
-def against_placebo(table: pd.DataFrame, column: str = "margin_delta") -> list[str]:
-    """Say of each run whether its change lies outside the range of the placebo runs.
-
-    A range, not a test: with five placebo runs, one more of them falls outside their range in
-    one case of three.
-    """
-    lines = []
-    for benchmark, rows in table.groupby("benchmark", sort=False):
-        placebo = rows.loc[rows["placebo"], column]
-        if placebo.empty:
-            continue
-        low, high = placebo.min(), placebo.max()
-        lines.append(
-            f"{benchmark}: {len(placebo)} placebo runs changed the mean margin by {low:+.3f} to "
-            f"{high:+.3f} nats (mean {placebo.mean():+.3f}); their text has no effect to show, so "
-            "this is what a run does by itself."
+def _latex(found: SideBySide) -> dict[str, str]:
+    """Every benchmark's table in both papers' layouts, runs for models."""
+    german, dutch = [], []
+    for number, benchmark in enumerate(found.table["benchmark"].unique(), start=1):
+        rows = tables.paper_rows(
+            {run: some for (run, name), some in found.comparisons.items() if name == benchmark}
         )
-        for row in rows[~rows["placebo"]].to_dict("records"):
-            inside = low <= row[column] <= high
-            lines.append(
-                f"{row['run']}: {row[column]:+.3f} nats, {'inside' if inside else 'outside'} it."
-            )
-    return lines
+        german.append(tables.german_table(rows, label=f"tab:german{number}"))
+        dutch.append(tables.dutch_table(rows, when="both", label=f"tab:dutch{number}"))
+    return {"german.tex": "\n".join(german), "dutch.tex": "\n".join(dutch)}
+
+
+def _across(models: pd.DataFrame, means: pd.DataFrame | None) -> dict[str, str]:
+    """The tables over models and languages, where there are several."""
+    found: dict[str, pd.DataFrame] = {}
+    if means is not None:
+        found = {"across.csv": means, "spread.csv": across.spread(models)}
+    groups = models[models["scope"].str.startswith("group:")].groupby("language")["scope"]
+    identities = [set(scopes) for _, scopes in groups]
+    if len(identities) > 1 and set.intersection(*identities):
+        found["languages.csv"] = across.languages(models[models["language"] != ""])
+    return {name: table.to_csv(index=False, lineterminator="\n") for name, table in found.items()}
+
+
+def _whole(means: pd.DataFrame) -> pd.Series:
+    """Which mean rows the page shows: those of whole benchmarks."""
+    return means["scope"].isin(["overall", "macro"])
 
 
 def _facts(label: str, run: Finished) -> dict[str, Any]:
@@ -179,6 +245,25 @@ def _facts(label: str, run: Finished) -> dict[str, Any]:
         "placebo": run.recipe.placebo,
         "seed": run.recipe.seed,
     }
+
+
+def _settings(found: dict[str, Finished]) -> dict[str, str]:
+    """Each run's settings of training in which the runs differ, in words: `lr=0.001`.
+
+    A placebo must have those of its method; what all runs share needs no words.
+    """
+    flat = {label: dataclasses.asdict(run.recipe.method) for label, run in found.items()}
+    keys = sorted({key for method in flat.values() for key in method} - {"name"})
+    told = [key for key in keys if len({str(method[key]) for method in flat.values()}) > 1]
+    return {
+        label: ", ".join(f"{key}={method[key]}" for key in told) or "the same"
+        for label, method in flat.items()
+    }
+
+
+def _years(run: Finished) -> str:
+    """The years that a run's corpora were cut to, where one was."""
+    return ", ".join(sorted({some.years for some in run.recipe.corpus.values()} - {""}))
 
 
 def _model(run: Finished) -> str:
@@ -209,10 +294,10 @@ def _levels(comparison: Comparison, run: Finished) -> dict[str, Any]:
     }
 
 
-def _check_same_benchmarks(runs: dict[str, Finished]) -> None:
+def _check_same_benchmarks(found: dict[str, Finished]) -> None:
     """Refuse runs whose levels can't stand in one table."""
     first: dict[str, tuple[str, Any]] = {}
-    for label, run in runs.items():
+    for label, run in found.items():
         for name, (before, _) in run.tables.items():
             theirs = before.meta.get("benchmark_hash"), len(before.table)
             held, other = first.setdefault(name, (label, theirs))
@@ -235,6 +320,8 @@ def _shown(table: pd.DataFrame) -> Table:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 

@@ -21,7 +21,7 @@ import pandas as pd
 from eval import scores
 from eval.benchmarks.filters import sample
 from eval.inference import Comparison
-from eval.report.figures.files import DETAILS
+from eval.report.figures.files import CURVE, DETAILS
 from eval.scores import Scores, align
 from mitigate import reporting
 from mitigate.run import Run
@@ -29,7 +29,7 @@ from mitigate.run import Run
 #: The run's own axis: W&B drops values whose step goes back, as after a resume.
 STEP = "train/step"
 #: What stands under a change's own key, e.g. bias/delta/overall/bias/ci_low.
-OF_A_CHANGE = ("se", "ci_low", "ci_high", "p", "p_adjusted", "verdict")
+OF_A_CHANGE = ("se", "ci_low", "ci_high", "p", "p_adjusted", "smallest_shown", "verdict")
 #: Rows of the table of pairs at most; the artifact holds them all.
 SAMPLED = 200
 #: Text columns that hold no part of a sentence; every other one is dropped with the sentences.
@@ -57,6 +57,8 @@ class Tracker:
         logged = list(_logged(run.path("metrics.jsonl")))
         if mode == "offline":
             _set_earlier_aside(run.path("wandb"))
+        # What waits for a later sync stays in the run's folder, not in the user's home.
+        os.environ.setdefault("WANDB_DATA_DIR", str(run.path("wandb").resolve()))
         self._wandb = wandb.init(
             project=settings.project,
             entity=settings.entity,
@@ -64,8 +66,8 @@ class Tracker:
             name=run.folder.name,
             group=run.recipe.name,
             job_type="placebo" if run.recipe.placebo else "train",
-            tags=[name for name in (run.recipe.model.name, run.recipe.method.name) if name],
-            dir=str(run.folder),
+            tags=_tags(run),
+            dir=str(run.folder.resolve()),
             mode=mode,
             config=config,
             resume="allow" if mode == "online" else None,
@@ -115,9 +117,9 @@ class Tracker:
                 f"bias/pairs{suffix}": _wandb_table(moved),
                 f"bias/figure{suffix}": wandb.Image(str(figure)),
                 **{
-                    f"bias/{kind}{suffix}": wandb.Image(str(path))
-                    for kind in DETAILS
-                    if (path := figure.with_name(f"{figure.stem}-{kind}.png")).is_file()
+                    f"bias/{kind}{end}": wandb.Image(str(path))
+                    for kind, end, path in _further_figures(figure, suffix)
+                    if path.is_file()
                 },
             }
         )
@@ -146,7 +148,7 @@ class Tracker:
             | {"sentences": sentences},
         )
         for when, found in (("before", before), ("after", after)):
-            path = self._run.path("wandb", "scores", f"{when}-{name}.parquet")
+            path = self._run.path("wandb", "scores", f"{when}-{name}.parquet").resolve()
             scores.write(found if sentences else without_sentences(found), path)
             # Not copied into W&B's folder in the user's home: the file stays what it is.
             artifact.add_file(str(path), f"{when}.parquet", policy="immutable", skip_cache=True)
@@ -246,6 +248,19 @@ def pairs_table(before: Scores, after: Scores, seed: int, *, sentences: bool) ->
         table = sample(table, SAMPLED, seed)
     columns = ["pair_id", "group", "stereotype", "margin_before", "margin_after", "change"]
     return table[[*columns, "flipped", *(["sent_more", "sent_less"] if sentences else [])]]
+
+
+def _tags(run: Run) -> list[str]:
+    """The model's and the method's name; W&B takes 64 signs at most."""
+    names = (run.manifest.get("model", {}).get("name"), run.recipe.method.name)
+    return [str(name)[:64] for name in names if name]
+
+
+def _further_figures(figure: Path, suffix: str) -> Iterator[tuple[str, str, Path]]:
+    """The report's other figures, where it drew them: what is shown, end of the key, file."""
+    for kind in DETAILS:
+        yield kind, suffix, figure.with_name(f"{figure.stem}-{kind}.png")
+    yield CURVE, "", figure.with_name(f"{CURVE}.png")
 
 
 def _hashed(names: pd.Series) -> pd.Series:

@@ -64,6 +64,7 @@ def read(settings: BenchmarkSettings) -> Pairs:
                     "sent_more": template.format(name=name, identity=form, predicate=word),
                     "sent_less": template.format(name=name, identity=other, predicate=word),
                     "slice": kind,
+                    "name": name if "{name}" in template else "",
                 }
             )
     return build(

@@ -40,7 +40,7 @@ LABELS = {
 }
 #: What a template's words in capitals stand for. In place of a name there may be a pronoun.
 _STANDS_FOR = {
-    "NAME": r"\S+",
+    "NAME": r"(?P<name>\S+)",
     "PRONOUN": r"(?:he is|she is|they are)",
     "PREDICATE": r"(?P<predicate>.+)",
 }
@@ -75,7 +75,8 @@ class Template(NamedTuple):
 def read(settings: BenchmarkSettings) -> Pairs:
     """Read the published file and find the stereotype of each pair.
 
-    Beside the Pair table's columns: `predicate`, in the form in which the sentence has it. The
+    Beside the Pair table's columns: `predicate`, in the form in which the sentence has it, and
+    the `name` in it, in lower case. The
     cluster is called by the predicate's first form. A pair that fits no template is a cluster
     of its own. `source` counts the stereotypes and those pairs, and lists the forms that were
     taken for one because of the words they share.
@@ -88,7 +89,8 @@ def read(settings: BenchmarkSettings) -> Pairs:
     rows = fill(replace(settings, labels={**LABELS, **settings.labels}), frame, named)
     whole = (rows["sent_more"].str.strip() != "") & (rows["sent_less"].str.strip() != "")
     sentences = zip(rows["sent_more"], rows["sent_less"], strict=True)
-    found = [form_of(more, less) for more, less in sentences]
+    parsed = [_parsed(more, less) for more, less in sentences]
+    found = [form for form, _ in parsed]
     groups: dict[Form, set[str]] = defaultdict(set)
     for form, names in zip(found, rows["group"], strict=True):
         if form is not None:
@@ -97,6 +99,7 @@ def read(settings: BenchmarkSettings) -> Pairs:
     rows["stereotype_id"] = [names[form] if form else "" for form in found]
     rows["template"] = [form.template if form else "" for form in found]
     rows["predicate"] = [form.predicate if form else "" for form in found]
+    rows["name"] = [name for _, name in parsed]
     unmatched = whole & (rows["stereotype_id"] == "")
     facts.update(
         stereotypes=len(set(names.values())),
@@ -112,24 +115,30 @@ def form_of(more: str, less: str) -> Form | None:
 
     None: they share none, or what they share fits no template.
     """
+    form, _ = _parsed(more, less)
+    return form
+
+
+def _parsed(more: str, less: str) -> tuple[Form | None, str]:
+    """The form of a pair and the name in it; '' where it has none."""
     x, y = _words(more), _words(less)
     start = _shared(x, y)
     end = _shared(x[start:][::-1], y[start:][::-1])
     if start == len(x) or start == len(y):
-        return None  # one is the other's beginning: no identity stands in it
+        return None, ""  # one is the other's beginning: no identity stands in it
     before = " ".join(x[:start])
     # The identity may bring its article: is a lesbian / is straight.
     after = " ".join(x[len(x) - end :]).rstrip(".")
     for template in _TEMPLATES:
-        if not template.before.fullmatch(before):
-            continue
-        said = template.after.fullmatch(after)
-        if said:
+        opened = template.before.fullmatch(before)
+        said = template.after.fullmatch(after) if opened else None
+        if opened and said:
             predicate = said.groupdict().get("predicate", "")
             as_written = more.split()[len(x) - len(predicate.split()) :] if predicate else []
             text = " ".join(as_written).rstrip(".")
-            return Form(template.number, text or template.opening)
-    return None
+            name = opened.groupdict().get("name", "")
+            return Form(template.number, text or template.opening), name
+    return None, ""
 
 
 def stereotypes(

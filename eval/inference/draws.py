@@ -1,32 +1,18 @@
-"""Seeded draws over clusters: weights of a bootstrap, signs of a sign-flip test.
+"""Draws over clusters for estimators that aren't a ratio per metric: weights and signs.
 
-Both come block by block, so that ten thousand draws over thousands of clusters fit into memory.
+`weights` are those of the cluster bootstrap, `sign_flip` tests any sums that clusters add to.
 """
 
-import zlib
 from collections.abc import Iterator
 
 import numpy as np
 
-#: A test enumerates every flip or permutation up to so many, and draws beyond.
-EXACT = 100_000
-_BLOCK = 4_000_000  # numbers of a block: 32 MB
-
-
-def stream(seed: int, purpose: str, scope: str) -> np.random.Generator:
-    """A purpose's and scope's own stream: adding a scope changes no other scope's numbers."""
-    return np.random.default_rng([seed, zlib.crc32(purpose.encode()), zlib.crc32(scope.encode())])
-
-
-def blocks(total: int, width: int) -> Iterator[int]:
-    """Cut `total` rows of `width` numbers into blocks that fit into memory; their sizes."""
-    rows = max(1, _BLOCK // max(1, width))
-    for start in range(0, total, rows):
-        yield min(rows, total - start)
+from eval.inference.clusters import blocks
+from eval.inference.resampling import EXACT_FLIPS
 
 
 def weights(clusters: int, resamples: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """How often each cluster is drawn in each resample, (block, clusters), float64.
+    """How often each cluster is drawn in each resample, block by block, (block, clusters).
 
     As many clusters as there are are drawn with replacement. (Davison and Hinkley 1997, §3.8)
     """
@@ -37,36 +23,35 @@ def weights(clusters: int, resamples: int, rng: np.random.Generator) -> Iterator
         yield counts.reshape(rows, clusters).astype(float)
 
 
-def sign_flip(
-    influence: np.ndarray, resamples: int, rng: np.random.Generator
-) -> tuple[np.ndarray, bool]:
-    """Two-sided p of the hypothesis that each cluster's sign is arbitrary, and whether exact.
+def sign_flip(influence: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
+    """Two-sided p of each statistic, were each cluster's sign arbitrary, (statistics,).
 
-    The statistic is |sum over clusters|. Exact while 2^clusters <= 100,000, else seeded draws
-    with p = (1 + hits) / (1 + draws). (Fisher 1935; Canay, Romano and Shaikh 2017; Phipson and
-    Smyth 2010)
+    The statistic is |sum over clusters|. Exact while 2^clusters <= EXACT_FLIPS, else seeded
+    draws with p = (1 + hits) / (1 + draws); NaN for a single cluster. (Fisher 1935; Canay,
+    Romano and Shaikh 2017; Phipson and Smyth 2010)
 
     Args:
         influence: what each cluster adds to each statistic, (clusters, statistics)
-
-    Returns: p of each statistic, (statistics,), NaN for a single cluster; True where exact
+        resamples: draws, where the test isn't exact
+        rng: their generator
     """
     size = len(influence)
     if size < 2:
-        return np.full(influence.shape[1], np.nan), False
-    exact = 2**size <= EXACT
+        return np.full(influence.shape[1], np.nan)
+    exact = 2**size <= EXACT_FLIPS
     flips = 2**size if exact else resamples
-    # below which two sums are the same number but for rounding
+    # a sum that is the same number but for rounding is a hit
     bar = np.abs(influence.sum(axis=0)) - 1e-12 * np.abs(influence).sum(axis=0)
     hits = np.zeros(influence.shape[1])
     start = 0
     for rows in blocks(flips, size):
         if exact:
             numbers = np.arange(start, start + rows)[:, None]
-            bits = (numbers >> np.arange(size)) & 1
+            signs = 1.0 - 2.0 * ((numbers >> np.arange(size)) & 1)
         else:
             packed = np.frombuffer(rng.bytes(rows * ((size + 7) // 8)), np.uint8)
             bits = np.unpackbits(packed.reshape(rows, -1), axis=1, count=size)
+            signs = 1.0 - 2.0 * bits
         start += rows
-        hits += (np.abs((1.0 - 2.0 * bits) @ influence) >= bar).sum(axis=0)
-    return (hits / flips if exact else (1 + hits) / (1 + flips)), exact
+        hits += (np.abs(signs @ influence) >= bar).sum(axis=0)
+    return hits / flips if exact else (1 + hits) / (1 + flips)

@@ -22,6 +22,12 @@ def notes_of(comparison: Comparison, before: Scores, after: Scores) -> list[str]
             "Each pair is taken for a cluster of its own: the table names no stereotype that "
             "several pairs share."
         )
+    scored = ["score_more", "score_less"]
+    if np.array_equal(before.table[scored].to_numpy(float), after.table[scored].to_numpy(float)):
+        notes.append(
+            "Every score is the same before and after, to the last digit: if a model was trained "
+            "in between, look whether its weights were loaded."
+        )
     bias = comparison.rows("bias")
     few = bias[bias["n_clusters"] < FEW_CLUSTERS]
     for n in sorted(set(few["n_clusters"].tolist())):

@@ -78,6 +78,8 @@ def second_sentence(rows: pd.DataFrame) -> str:
         f"({signed(row['delta'])} points, {format_p(row['p_adjusted'])}: "
         f"{plain_verdict(row['verdict'])})"
     )
+    if np.isnan(row["delta"]):
+        overall = "Overall bias is not defined: all pairs are ties, before or after"
     groups = rows[rows["scope"].str.startswith("group:")]
     if groups.empty:
         return f"{overall}."

@@ -4,8 +4,8 @@ Pairs of one stereotype depend on each other, and so may pairs that carry one na
 their stereotype. The variance of Cameron, Gelbach and Miller (2011) adds the two one-way
 variances and takes off that of the cells where both agree: V1 + V2 - V12, each with its own
 factor C/(C - 1). The t distribution has one degree of freedom less than the fewer of the two
-kinds of cluster. In small samples the sum can come out at or below zero; the larger of the two
-one-way variances then stands in its place, and a note says so.
+kinds of cluster. In small samples the sum can come out at or below zero; V12, which is then the
+largest of the three, stands in its place, and a note says so.
 """
 
 from collections.abc import Mapping
@@ -118,7 +118,7 @@ def two_way(
     if replaced:
         notes.append(
             f"The two-way variance (stereotype × {column}) of a change came out at or below zero "
-            f"in {', '.join(replaced)}; the larger of the two one-way variances stands there."
+            f"in {', '.join(replaced)}; that of the cells, the largest of the three, stands there."
         )
     return pd.DataFrame(rows)[list(TWO_WAY_COLUMNS)], notes
 
@@ -131,11 +131,10 @@ def one_way_variance(cut: ClusterSums) -> np.ndarray:
 def combined(
     first: np.ndarray, second: np.ndarray, cells: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """V1 + V2 - V12, and where the larger of V1 and V2 stands instead, each (metrics,)."""
+    """V1 + V2 - V12, and where V12 stands instead, each (metrics,)."""
     variance = first + second - cells
-    larger = np.maximum(first, second)
-    bad = (variance <= 1e-12 * larger) & (larger > 0)
-    return np.where(bad, larger, variance), bad
+    bad = (variance <= 1e-12 * cells) & (cells > 0)
+    return np.where(bad, cells, variance), bad
 
 
 def _texts(column: pd.Series) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eval.inference import resampling, robust
+from eval.inference import erasure, harm, resampling, robust, threshold
 from eval.inference.clusters import ClusterSums, cluster_sums, tolerance
 from eval.inference.comparison import DELTA_COLUMNS, Comparison
 from eval.inference.notes import notes_of
@@ -63,6 +63,9 @@ def compare(
         settings=settings,
         unit=unit,
         two_way=crossed,
+        threshold=threshold.curve(before, after, settings),
+        harm=harm.correlations(before, after, settings),
+        erasure=erasure.changes(before, after, settings),
     )
     comparison.notes.extend(notes_of(comparison, before, after))
     comparison.notes.extend(crossed_notes)

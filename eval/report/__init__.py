@@ -49,9 +49,8 @@ class RunsInput:
 
     `table`: a row a run and benchmark, with the columns run, recipe, seed, placebo, benchmark,
     bias_before, bias_after, bias_delta (overall, %, points), p (of the run's own test), and
-    what else is to be shown (distance_before, distance_after, margin_delta,
-    perplexity_change_percent, …). `heat`: bias after (%), a row a run or model, a column a
-    group, NaN where it has no such pairs; may be empty. `claims`: what can be said of methods,
+    what else is to be shown. `heat`: bias (%), a row a model or run, a column a group, NaN
+    where it has no such pairs; may be empty. `claims`: what can be said of methods,
     a sentence each. `across`: mean rows over models and languages, shown as they are.
     `notes` are further limits to be told.
     """

@@ -7,7 +7,7 @@ content-security policy lets in that script and the style sheet by their hashes,
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from eval.inference import Comparison, plain_verdict, signed
+from eval.inference import Comparison, format_p, plain_verdict, signed
 from eval.pairs import GROUP_SEPARATOR
 from eval.report import tables
 from eval.report.page import cells, chart, evidence
@@ -75,7 +75,6 @@ def render(report: "ReportInput") -> str:
 
 def render_runs(runs: "RunsInput") -> str:
     """Render the page that sets many runs side by side."""
-    several = len(runs.table) > 0
     across = None if runs.across is None or runs.across.empty else runs.across
     parts = [
         ("finding", "What can be claimed"),
@@ -94,7 +93,6 @@ def render_runs(runs: "RunsInput") -> str:
         charts=[
             _runs_chart(str(name), rows)
             for name, rows in runs.table.groupby("benchmark", sort=False)
-            if several
         ],
         table=_runs_table(runs.table),
         heat=None if runs.heat.empty else _heat(runs.heat),
@@ -170,13 +168,12 @@ def _tiles(comparison: Comparison) -> list[dict[str, str]]:
     """What, before, after, and more: the numbers that an overall score hides."""
     found = comparison.headline
     macro = found["scope"] == "macro"
-    p = tables.because(tables.p_cell(found["p_adjusted"]), "no test")
     tiles = [
         {
             "what": f"{'mean over groups of ' if macro else ''}|bias − 50|, points",
             "before": tables.number(found["before"]),
             "after": tables.number(found["after"]),
-            "more": f"change {signed(found['delta'])}, adjusted p {p}: {found['verdict']}",
+            "more": _tested(found, 1),
         }
     ]
     groups = comparison.rows("bias", "group").set_index("scope")[["before", "after"]].dropna()
@@ -185,7 +182,9 @@ def _tiles(comparison: Comparison) -> list[dict[str, str]]:
         ends = {
             when: f"{tables.scope_label(str(groups[when].idxmax()))} to "
             f"{tables.scope_label(str(groups[when].idxmin()))}"
-            for when in groups
+            if spread[when]
+            else "all alike"
+            for when in ("before", "after")
         }
         tiles.append(
             {
@@ -196,17 +195,25 @@ def _tiles(comparison: Comparison) -> list[dict[str, str]]:
                 f"{ends['before']}; after: {ends['after']}",
             }
         )
-    margin = comparison.rows("margin").iloc[0]
-    p = tables.because(tables.p_cell(margin["p_adjusted"]), "no test")
+    margin: Mapping[Any, Any] = comparison.rows("margin").to_dict("records")[0]
     tiles.append(
         {
             "what": "mean margin between the two sentences, nats (0: none)",
             "before": signed(margin["before"], 2),
             "after": signed(margin["after"], 2),
-            "more": f"change {signed(margin['delta'], 3)}, adjusted p {p}: {margin['verdict']}",
+            "more": _tested(margin, 3),
         }
     )
     return tiles
+
+
+def _tested(found: Mapping[Any, Any], digits: int) -> str:
+    """A change with its test and verdict, as far as there are any."""
+    if np.isnan(found["delta"]):
+        return str(found["verdict"])
+    tested = not np.isnan(found["p_adjusted"])
+    p = f", {format_p(found['p_adjusted'])} (adjusted)" if tested else ""
+    return f"change {signed(found['delta'], digits)}{p}: {found['verdict']}"
 
 
 def _chart(name: str, comparison: Comparison) -> dict[str, Any]:
@@ -242,12 +249,13 @@ def _chart(name: str, comparison: Comparison) -> dict[str, Any]:
         for number, row in enumerate(part.to_dict("records"))
     ]
     return {
-        "caption": f"{name}: bias before and after, by group. The row beside each mark is its "
-        "bias before and after and the change; hover, or go from row to row with the arrow keys, "
-        "for intervals and tests. The table below has them too.",
+        "caption": "Bias before and after, and the change, by group. Hover over a row, or reach "
+        "the chart with Tab and its rows with the arrow keys, for intervals and tests.",
         "rows": shown,
         "ruler": chart.ruler(axis),
         "ends": f", with its {_level(comparison)} interval",
+        "firm": "change shown",
+        "dotted": "change not shown",
         "unit": _UNIT,
     }
 
@@ -271,8 +279,9 @@ def _said(row: Mapping[Any, Any], unit: str) -> str:
 def _bias_table(name: str, comparison: Comparison) -> cells.Table:
     """Bias by scope, with the changes of distance, soft score and margin beside."""
     by_pair = comparison.unit == "pairs"
-    head = ["scope", "pairs", *([] if by_pair else [comparison.unit]), "before", "after", "Δ"]
-    head += [f"{_level(comparison)} interval", "p", "p adj.", "Δ |b−50|", "Δ soft", "Δ margin"]
+    head = ["scope", "before", "after", "Δ", f"{_level(comparison)} interval", "p", "p adj."]
+    head += ["verdict", "Δ |b−50|", "Δ soft", "Δ margin", "pairs"]
+    head += [] if by_pair else [comparison.unit]
     other = {
         metric: comparison.rows(metric).set_index("scope")["delta"]
         for metric in ("distance", "soft", "margin")
@@ -284,24 +293,24 @@ def _bias_table(name: str, comparison: Comparison) -> cells.Table:
         rows.append(
             [
                 cells.text(tables.scope_label(scope)),
-                cells.count(row["n_pairs"]),
-                *([] if by_pair else [cells.count(row["n_clusters"])]),
                 cells.level(row["before"], why=why),
                 cells.level(row["after"], why=why),
                 cells.change(row["delta"], why=why),
                 cells.span(row["ci_low"], row["ci_high"], why=why),
                 cells.p_value(row["p"], why),
                 cells.p_value(row["p_adjusted"], why),
+                cells.verdict(row["verdict"]),
                 cells.change(other["distance"][scope], why=why),
                 cells.change(other["soft"][scope], 2),
                 cells.change(other["margin"][scope], 3),
-                cells.verdict(row["verdict"]),
+                cells.count(row["n_pairs"]),
+                *([] if by_pair else [cells.count(row["n_clusters"])]),
             ]
         )
     return cells.table(
         f"Bias by group, {name}",
         tables.caption(comparison),
-        [*head, "verdict"],
+        head,
         rows,
         whole=int(found["scope"].isin(["overall", "macro"]).sum()),
     )
@@ -367,12 +376,12 @@ def _curve_table(name: str, rows: pd.DataFrame) -> dict[str, Any]:
         "name": name,
         "pairs": pairs,
         "plots": panels,
-        "keys": [
+        "legend": [
             (chart.key(classes, mark=True), tables.scope_label(scope))
             for scope, classes in looks.items()
         ],
-        "plots_caption": f"{pairs} pairs of {name} at each checkpoint. Hover, or go from "
-        "checkpoint to checkpoint with the arrow keys, for the numbers.",
+        "plots_caption": f"{pairs} pairs of {name} at each checkpoint. Hover, or use Tab "
+        "and the arrow keys, for the numbers.",
     }
 
 
@@ -391,7 +400,7 @@ def _panel(
             [
                 f"update {step:,}, {title}",
                 *[
-                    f"{tables.scope_label(scope)} {tables.number(values.loc[step, scope], digits)}"
+                    f"{tables.scope_label(scope)} {cells.level(values.loc[step, scope], digits)}"
                     for scope in looks
                 ],
             ]
@@ -400,7 +409,7 @@ def _panel(
     ]
     lines = [
         chart.Line(scope, values[scope].to_list(), classes)
-        for scope, classes in reversed(looks.items())  # the strong one lies on top
+        for scope, classes in reversed(list(looks.items()))  # the strong one lies on top
     ]
     return {
         "title": title,
@@ -450,6 +459,15 @@ def _retention(retention: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         for text, found in retention.items()
     ]
     return {
+        "tiles": [
+            {
+                "what": f"{found['kind']}, {text} text (lower is better)",
+                "before": tables.number(found["before"], 2),
+                "after": tables.number(found["after"], 2),
+                "more": f"change {signed(float(found['change_percent']))} %",
+            }
+            for text, found in retention.items()
+        ],
         "table": cells.table(
             "Retention",
             "(Pseudo-)perplexity on held-out text; lower is better. Change in percent.",
@@ -489,39 +507,57 @@ def _facts(manifest: Mapping[str, Any]) -> cells.Table | None:
     )
 
 
-#: The columns of a table of runs: head, and how a value stands. Others stand as they are.
-_RUNS = {
+#: The columns of a table of runs, in the order shown: head, and how a value stands. Others
+#: follow, as they are.
+_RUNS: dict[str, tuple[str, Callable[[Any], cells.Cell]]] = {
     "run": ("run", cells.text),
-    "recipe": ("recipe", cells.text),
-    "seed": ("seed", lambda value: cells.Cell(f"{value}", float(value))),
-    "placebo": ("placebo", lambda value: cells.text("placebo" if value else "no")),
     "benchmark": ("benchmark", cells.text),
     "bias_before": ("bias before", cells.level),
     "bias_after": ("after", cells.level),
     "bias_delta": ("Δ", cells.change),
     "p": ("p", cells.p_value),
     "distance_before": ("distance before", cells.level),
-    "distance_after": ("distance after", cells.level),
+    "distance_after": ("after", cells.level),
+    "distance_verdict": ("verdict", cells.verdict),
     "margin_delta": ("Δ margin, nats", lambda value: cells.change(value, 3)),
     "perplexity_change_percent": (
-        "perplexity, %",
+        "Δ perplexity, %",
         lambda value: cells.change(value, why="not measured"),
     ),
+    "recipe": ("recipe", cells.text),
+    "seed": ("seed", lambda value: cells.Cell(f"{value}", float(value))),
+    "placebo": ("placebo", lambda value: cells.text("placebo" if value else "no")),
+    "model": ("model", cells.text),
+    "distance_delta": ("Δ distance", cells.change),
+    "soft_delta": ("Δ soft", lambda value: cells.change(value, 2)),
+    "bias_se": ("SE of Δ bias", lambda value: cells.level(value, 2)),
+    "margin_se": ("SE of Δ margin", lambda value: cells.level(value, 3)),
+    "n_pairs": ("pairs", cells.count),
+    "n_clusters": ("clusters", cells.count),
 }
 
 
 def _runs_table(table: pd.DataFrame) -> cells.Table:
     """A row a run and benchmark."""
+    table = table[
+        [*(c for c in _RUNS if c in table), *(c for c in table.columns if c not in _RUNS)]
+    ]
     rows = [
-        [_RUNS[c][1](row[c]) if c in _RUNS else _plain_cell(row[c]) for c in table.columns]
+        [
+            _RUNS[column][1](value) if column in _RUNS else _plain_cell(value)
+            for column, value in row.items()
+        ]
         for row in table.to_dict("records")
     ]
     return cells.table(
         "Runs side by side",
-        "Bias: overall, percent of pairs; p: of the run's own test, over stereotypes, unadjusted "
-        "for the number of runs. Distance: mean over groups of |bias − 50|, points. Perplexity: "
-        "change on held-out text, in percent.",
-        [_RUNS[c][0] if c in _RUNS else str(c).replace("_", " ") for c in table.columns],
+        "Bias: overall, percent of pairs; p: of the run's own test, over stereotypes, not adjusted "
+        "for the number of runs. Distance: mean over groups of |bias − 50|, points; the verdict "
+        "is on it. Perplexity: change on held-out text, in percent.",
+        [
+            _RUNS[column][0] if column in _RUNS else str(column).replace("_", " ")
+            for column in table.columns
+        ],
         rows,
     )
 
@@ -580,12 +616,13 @@ def _runs_chart(name: str, table: pd.DataFrame) -> dict[str, Any]:
         )
     return {
         "name": name,
-        "caption": f"{name}: overall bias before and after, by run. “Shown” is the run's own "
-        "test at 5 %, which speaks of this model only. Hover, or go from row to row with the "
-        "arrow keys, for the test.",
+        "caption": "Overall bias before and after, by run. A run's own test speaks of its model "
+        "only. Hover over a row, or reach the chart with Tab and its rows with the arrow keys.",
         "rows": rows,
         "ruler": chart.ruler(axis),
         "ends": "",
+        "firm": "p < 0.05 in its own test",
+        "dotted": "not so",
         "unit": _UNIT,
     }
 
@@ -594,7 +631,7 @@ def _heat(heat: pd.DataFrame) -> dict[str, Any]:
     """Bias by run and group; the number stands in each cell, its shade says how far from 50."""
     return {
         "label": "Heat map, bias by run and group",
-        "caption": "Bias in percent of pairs; blue below 50, orange above, a step darker every "
+        "caption": "Bias in percent of pairs; blue below 50, orange above, a step stronger every "
         "12.5 points. A dash: the run has no such group.",
         "head": [tables.scope_label(str(column)) for column in heat.columns],
         "rows": [

@@ -12,20 +12,27 @@ from eval.inference import Comparison, plain_verdict, signed
 from eval.report.tables import interval, number, p_cell, scope_label
 
 _STYLES = {"toward 50": "green", "away from 50": "red", "crossed over": "yellow"}
+_NAME, _VERDICT = (11, 26), 12  # signs of a line: a name's at least and most, a verdict's at least
 
 
 def table(comparison: Comparison) -> Table:
-    """Bias by scope: group, before, after, Δ pp, interval, adjusted p, toward 50?
+    """Bias by scope: group, before, after, Δ pp, interval, p raw and adjusted, toward 50?
 
     Names come from data and are shown as they are, never read as markup. Where a number is a
     dash, the verdict gives the reason.
     """
     level = f"{100 * (1 - comparison.settings.alpha):g} %"
-    shown = Table(title=Text(comparison.benchmark), title_justify="left", box=SIMPLE_HEAD)
-    shown.add_column("group", no_wrap=True)
-    for head in ("before", "after", "Δ pp", f"{level} interval", "p adjusted"):
+    shown = Table(
+        title=Text(comparison.benchmark),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    shown.add_column("group", overflow="fold", min_width=_NAME[0], max_width=_NAME[1])
+    for head in ("before", "after", "Δ pp", f"{level} interval", "p", "p adj."):
         shown.add_column(head, justify="right", no_wrap=True)
-    shown.add_column("toward 50?")
+    shown.add_column("toward 50?", min_width=_VERDICT)
     rows = comparison.rows("bias")
     kinds = rows["scope"].map(lambda scope: scope.partition(":")[0] if ":" in scope else "")
     last = kinds != kinds.shift(-1)
@@ -36,6 +43,7 @@ def table(comparison: Comparison) -> Table:
             number(row["after"], 2),
             signed(row["delta"], 2),
             interval(row["ci_low"], row["ci_high"]),
+            p_cell(row["p"]),
             p_cell(row["p_adjusted"]),
             Text(row["verdict"], style=_STYLES.get(plain_verdict(row["verdict"]), "")),
             end_section=bool(ends),

@@ -3,10 +3,19 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from eval.errors import RequestError
-from eval.metrics import headline, measure, soft_score
+from eval.metrics import (
+    MOST_SLICES,
+    headline,
+    measure,
+    sigmoid_score,
+    slices_of,
+    soft_score,
+)
+from eval.scores import Scores
 from tests.eval.scored import published, simulated, table
 
 CASES = json.loads((Path(__file__).parents[1] / "cases" / "metrics.json").read_text("utf-8"))
@@ -61,6 +70,51 @@ def test_the_soft_score_drifts_to_50_when_both_sentences_get_worse():
     assert (before > after).all()
     assert (after > 50).all()
     assert soft_score(less, more) == pytest.approx(100 - before, abs=1e-6)  # mirrored about 50
+
+
+def test_the_sigmoid_is_bounded_and_blind_to_the_total_likelihood():
+    margin, tokens = np.array([0.0, 3.0, -3.0, 900.0, 2.0]), np.array([4, 3, 3, 1, 0])
+    found = sigmoid_score(margin, tokens)
+    expected = 100 / (1 + math.exp(-1))
+    assert found[:4] == pytest.approx([50, expected, 100 - expected, 100], abs=1e-12)
+    assert math.isnan(found[4])  # how many tokens isn't known
+    before, _ = simulated()
+    worse = Scores(before.table.copy(), before.meta)
+    worse.table[["score_more", "score_less"]] -= 60
+    one, two = (measure(scores)["sigmoid"].to_numpy() for scores in (before, worse))
+    assert two == pytest.approx(one, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0, 2.0, math.nan],
+        pd.array([1, 2, None], "Int64"),
+        ["1", "2", ""],
+        pd.Categorical(["1", "2", None]),
+    ],
+    ids=["float", "Int64", "text", "categories"],
+)
+def test_whole_numbers_are_slices_whatever_the_type(values):
+    found = slices_of(pd.Series(values, name="tier"))
+    assert {name: rows.tolist() for name, rows in found.items()} == {"1": [0], "2": [1]}
+
+
+def test_numbers_stand_in_their_order_and_fractions_stay():
+    found = slices_of(pd.Series([10.0, 9.0, 0.5, 9.0], name="x"))
+    assert {name: rows.tolist() for name, rows in found.items()} == {
+        "0.5": [2],
+        "9": [1, 3],
+        "10": [0],
+    }
+    assert list(found) == ["0.5", "9", "10"]
+    assert list(slices_of(pd.Series([True, False]))) == ["False", "True"]
+
+
+def test_a_column_of_many_values_is_none_to_slice_by():
+    scores = table([("gay", f"s{k}", -1, -2) for k in range(MOST_SLICES + 1)])
+    with pytest.raises(RequestError, match="pair_id has 201 values, too many to slice by"):
+        measure(scores, slices=["pair_id"])
 
 
 def test_slices_are_the_named_columns_and_empty_values_are_none():

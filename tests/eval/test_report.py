@@ -1,33 +1,28 @@
+"""The report's files and its page, read as text; test_report_page.py opens it in a browser."""
+
 import base64
-import csv
 import dataclasses
-import io
-import json
+import hashlib
+import itertools
 import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
-from rich.console import Console
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eval.errors import RequestError
-from eval.inference import DELTA_COLUMNS, PUBLISHED_COLUMNS, InferenceSettings, compare
-from eval.report import ReportInput, figures, html, tables, terminal, write
+from eval.inference import compare
+from eval.report import ReportInput, html, write, write_runs
+from eval.report.page import cells, chart
 from eval.scores import Scores
-from tests.eval.scored import simulated, table
+from tests.eval import pages
+from tests.eval.pages import FAST, RETENTION
+from tests.eval.scored import simulated
 
-FAST = InferenceSettings(resamples=200)
 SCRIPT = "<script>alert('x')</script>"
-RETENTION = {
-    "neutral": {
-        "kind": "pseudo-perplexity",
-        "before": 12.31,
-        "after": 12.93,
-        "change_percent": 5.04,
-        "texts": 200,
-        "tokens": 3456,
-    }
-}
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
@@ -69,6 +64,11 @@ class Page(HTMLParser):
         return " ".join(self.of("body")[0]["text"].split())
 
 
+def tops(page):
+    """Drawings that stand by themselves, not inside another one."""
+    return [e for e in page.of("svg") if not {"y", "x", "viewbox"} & set(e["attrs"])]
+
+
 def made(name="samples_de", groups=("gay", "lesbian", "transgender"), **changes):
     before, after = simulated(groups=groups)
     comparison = compare(before, after, FAST, name=name)
@@ -97,156 +97,45 @@ def page():
 # --- files ----------------------------------------------------------------------------------
 
 
-def test_a_report_is_all_its_files_and_nothing_else(tmp_path):
-    drawn = write(made(), tmp_path / "run")
-    assert drawn == {"samples_de": tmp_path / "run" / "figures" / "samples_de.png"}
-    found = sorted(str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*"))
-    assert found == [
-        "deltas.csv",
-        "deltas.json",
-        "deltas.md",
-        "deltas.tex",
-        "figures",
-        "figures/samples_de.pdf",
-        "figures/samples_de.png",
-        "figures/samples_de.svg",
-        "report.html",
-    ]
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A report's folder, and what `write` gave back."""
+    folder = tmp_path_factory.mktemp("report") / "run"
+    return folder, write(made(), folder)
 
 
-def test_a_report_can_be_written_again_and_is_the_same(tmp_path):
-    write(made(), tmp_path)
-    names = [p for p in tmp_path.rglob("*") if p.is_file()]
-    first = {p: p.read_bytes() for p in names}
-    write(made(), tmp_path)
-    assert {p: p.read_bytes() for p in names} == first
+def bytes_of(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_a_report_that_fails_leaves_what_was_there(tmp_path):
-    write(made(), tmp_path)
-    before = (tmp_path / "report.html").read_bytes()
+def test_a_report_is_all_its_files_and_nothing_else(written):
+    folder, drawn = written
+    assert drawn == {"samples_de": folder / "figures" / "samples_de.png"}
+    kinds = ("", "-forest", "-margins", "-threshold")
+    figures = {f"figures/samples_de{k}.{end}" for k in kinds for end in ("pdf", "png", "svg")}
+    tables = {"deltas.csv", "deltas.json", "deltas.md", "deltas.tex"}
+    assert set(bytes_of(folder)) == {"report.html"} | tables | figures
+
+
+def test_a_report_written_again_is_the_same(written):
+    folder, _ = written
+    first = bytes_of(folder)
+    write(made(), folder)
+    assert bytes_of(folder) == first
+
+
+def test_a_report_that_fails_leaves_what_was_there(written):
+    folder, _ = written
+    first = bytes_of(folder)
     broken = made(title="another", retention={"neutral": {"kind": "perplexity"}})
     with pytest.raises(KeyError):
-        write(broken, tmp_path)
-    assert (tmp_path / "report.html").read_bytes() == before
-    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+        write(broken, folder)
+    assert bytes_of(folder) == first
 
 
 def test_nothing_to_report_is_said(tmp_path):
     with pytest.raises(RequestError, match="no benchmark was compared"):
         write(made(comparisons={}), tmp_path)
-
-
-# --- tables ---------------------------------------------------------------------------------
-
-
-def test_csv_has_the_benchmark_first_and_keeps_every_digit():
-    report = made()
-    rows = list(csv.DictReader(io.StringIO(tables.as_csv(report.comparisons))))
-    table_ = report.comparisons["samples_de"].table
-    assert list(rows[0]) == ["benchmark", *DELTA_COLUMNS]
-    assert len(rows) == len(table_)
-    assert {row["benchmark"] for row in rows} == {"samples_de"}
-    assert [float(row["delta"]) for row in rows] == table_["delta"].tolist()
-
-
-def test_json_follows_its_schema_and_undefined_is_null():
-    one = table([("gay", "s0", -1.0, -2.0), ("gay", "s0", -1.0, -2.0)])
-    found = json.loads(tables.as_json({"one": compare(one, one, FAST)}))
-    assert found["schema"] == tables.SCHEMA
-    assert list(found["columns"]) == list(DELTA_COLUMNS)
-    assert list(found["published_columns"]) == list(PUBLISHED_COLUMNS)
-    benchmark = found["benchmarks"]["one"]
-    assert set(benchmark) == {
-        "headline",
-        "sentences",
-        "notes",
-        "settings",
-        "unit",
-        "deltas",
-        "published",
-    }
-    for row in benchmark["deltas"]:
-        assert list(row) == list(DELTA_COLUMNS)
-        assert row["p"] is None
-        assert row["ci_low"] is None
-    assert benchmark["deltas"][0]["before"] == 100
-    assert benchmark["deltas"][0]["moved_toward_50"] is False
-    ties = [row for row in benchmark["deltas"] if row["metric"] == "ties"]
-    assert all(row["moved_toward_50"] is None for row in ties)
-
-
-def test_latex_escapes_names_and_states_units():
-    report = made(name="a_b & 50% {x} #1 ~ ^ \\y $z$")
-    source = tables.as_latex(report.comparisons)
-    assert r"a\_b \& 50\% \{x\} \#1 \textasciitilde{}" in source
-    assert r"\textasciicircum{} \textbackslash{}y \$z\$" in source
-    for rule in (r"\toprule", r"\midrule", r"\bottomrule"):
-        assert source.count(rule) == 1
-    caption = source[source.index(r"\caption") : source.index(r"\label")]
-    assert "percentage points" in caption
-    assert "nats" in caption
-    assert source.isascii()  # pdflatex compiles it without further packages
-    body = source[source.index(r"\midrule") : source.index(r"\bottomrule")].splitlines()[1:]
-    columns = len(re.search(r"\\begin\{tabular\}\{(\w+)\}", source)[1])
-    assert len(body) == 5  # overall, macro, three groups
-    assert all(line.count(" & ") == columns - 1 and line.endswith(r"\\") for line in body)
-
-
-def test_markdown_rows_have_equal_cells_whatever_the_names():
-    report = made(groups=("a|b", "c*d", "<i>"))  # a|b is two groups
-    source = tables.as_markdown(report.comparisons)
-    rows = [line for line in source.splitlines() if line.startswith("|")]
-    cells = {len(re.findall(r"(?<!\\)\|", line)) for line in rows}
-    assert len(cells) == 1
-    assert "| &lt;i&gt; |" in source
-    assert "c\\*d" in source
-    assert "<i>" not in source
-
-
-# --- the figure -----------------------------------------------------------------------------
-
-
-def test_figures_are_named_by_benchmark_and_never_share_a_file(tmp_path):
-    comparison = made().comparisons["samples_de"]
-    several = dict.fromkeys(("samples_de", "samples/de", "samples de", "../up"), comparison)
-    paths = figures.write(several, tmp_path)
-    assert len(set(paths)) == 3 * len(several)
-    assert {path.parent for path in paths} == {tmp_path}
-    assert tmp_path / "samples_de.png" in paths
-    assert all(path.stat().st_size > 1000 for path in paths)
-
-
-def test_the_figure_shows_every_scope_the_line_and_what_names_hold(tmp_path):
-    report = made(groups=("$\\alpha", "<script>", "transgender"))
-    figures.write(report.comparisons, tmp_path)
-    source = (tmp_path / "samples_de.svg").read_text("utf-8")
-    assert "<script" not in source
-    for label in ("$\\alpha", "&lt;script&gt;", "transgender", "overall (W)", "macro (M)"):
-        assert label in source, label
-    axes = figures.draw(report.comparisons["samples_de"]).axes[0]
-    assert 50 in [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"]
-    low, high = axes.get_xlim()
-    assert low <= 30
-    assert high >= 70
-
-
-def test_one_cluster_draws_marks_without_intervals():
-    one = table([("gay", "s0", -1.0, -2.0), ("gay", "s0", -2.0, -1.0)])
-    axes = figures.draw(compare(one, one, FAST)).axes[0]
-    assert not [
-        line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_zorder() == 3
-    ]
-
-
-def test_drawing_leaves_no_global_state():
-    import matplotlib
-    from matplotlib import _pylab_helpers
-
-    before = dict(matplotlib.rcParams)
-    figures.draw(made().comparisons["samples_de"])
-    assert dict(matplotlib.rcParams) == before
-    assert not _pylab_helpers.Gcf.figs
 
 
 # --- the page -------------------------------------------------------------------------------
@@ -277,31 +166,47 @@ def test_the_page_asks_the_network_for_nothing(page):
     policy = [e["attrs"]["content"] for e in page.of("meta") if "http-equiv" in e["attrs"]]
     assert len(policy) == 1
     rules = dict(rule.strip().split(" ", 1) for rule in policy[0].split(";"))
-    assert rules["default-src"] == "'none'"
-    assert set(rules.values()) <= {"'none'", "'unsafe-inline'", "data:"}  # nothing remote
-    assert "'unsafe-inline'" not in rules.get("script-src", "")
-    assert not [e["tag"] for e in page.elements if e["tag"] in ("script", "link", "iframe")]
+    for kind in ("style", "script"):  # ours by its hash, and nothing else
+        (element,) = page.of(kind)
+        digest = hashlib.sha256(element["text"].encode()).digest()
+        assert rules.pop(f"{kind}-src") == f"'sha256-{base64.b64encode(digest).decode()}'"
+    assert rules.pop("default-src") == "'none'"
+    assert set(rules.values()) == {"'none'"}
     for element in page.elements:
+        assert element["tag"] not in ("link", "iframe", "img", "object", "use", "foreignobject")
         for key, value in element["attrs"].items():
-            assert key not in ("href", "srcset", "style"), (element["tag"], key)
+            assert key not in ("src", "srcset", "style", "xlink:href"), (element["tag"], key)
             assert not key.startswith("on")
-            if key == "src":
-                assert value.startswith("data:image/svg+xml;base64,")
-            else:
-                assert "//" not in (value or "")
+            assert "//" not in (value or "")
+            assert key != "href" or value.startswith("#")
     style = page.of("style")[0]["text"]
     assert "url(" not in style
     assert "@import" not in style
     assert "prefers-color-scheme: dark" in style
 
 
-def test_the_figure_stands_in_the_page_and_in_words(page):
-    pictures = page.of("img")
-    assert len(pictures) == 1
-    source = base64.b64decode(pictures[0]["attrs"]["src"].partition(",")[2])
-    assert ElementTree.fromstring(source).tag == "{http://www.w3.org/2000/svg}svg"
-    row = made().comparisons["samples_de"].rows("bias").iloc[2]
-    assert f"gay {row['before']:.1f} to {row['after']:.1f}" in pictures[0]["attrs"]["alt"]
+def test_every_link_leads_somewhere_and_no_id_stands_twice(page):
+    ids = [e["attrs"]["id"] for e in page.elements if "id" in e["attrs"]]
+    assert len(set(ids)) == len(ids)
+    links = [e["attrs"]["href"].removeprefix("#") for e in page.of("a")]
+    assert links == ["finding", "groups", "retention", "sure", "pairs", "made", "limits"]
+    assert set(links) <= set(ids)
+    labels = [e["attrs"]["aria-label"] for e in page.of("div") if "role" in e["attrs"]]
+    assert len(set(labels)) == len(labels)
+
+
+def test_the_chart_says_every_row_of_the_delta_table(page):
+    rows = made().comparisons["samples_de"].rows("bias")
+    said = [e["text"].splitlines() for e in page.of("title") if "adjusted p" in e["text"]]
+    assert [lines[0] for lines in said][:2] == ["overall (W)", "macro (M)"]
+    assert len(said) == len(rows)
+    gay = rows[rows["scope"] == "group:gay"].iloc[0]
+    (lines,) = [lines for lines in said if lines[0] == "gay"]
+    assert lines[1] == (
+        f"before {gay['before']:.1f} ({gay['before_low']:.1f} to {gay['before_high']:.1f})"
+    )
+    assert lines[4] == gay["verdict"]
+    assert lines[5] == f"{gay['n_pairs']} pairs, {gay['n_clusters']} stereotypes"
 
 
 def test_the_page_fits_a_phone_and_speaks_to_a_screen_reader(page):
@@ -309,6 +214,7 @@ def test_the_page_fits_a_phone_and_speaks_to_a_screen_reader(page):
     assert "width=device-width, initial-scale=1" in viewports
     assert page.of("html")[0]["attrs"]["lang"] == "en"
     assert all("scope" in e["attrs"] for e in page.of("th"))
+    assert all(e["attrs"].get("role") or "aria-hidden" in e["attrs"] for e in tops(page))
     scrolled = [e for e in page.of("div") if "wide" in e["attrs"].get("class", "")]
     assert len(scrolled) >= len(page.of("table"))  # a wide table scrolls, the page does not
     assert all(e["attrs"]["aria-label"] and e["attrs"]["tabindex"] == "0" for e in scrolled)
@@ -325,11 +231,11 @@ def test_sentences_stay_hidden_until_asked_for(page):
 def test_the_pairs_shown_are_those_whose_margin_changed_most():
     before, after = simulated()
     mixed = Scores(after.table.sample(frac=1, random_state=1).reset_index(drop=True), after.meta)
-    shown = html._most_moved(before, mixed)
+    shown = html._most_moved("made", before, mixed)["rows"]
     change = after.margin - before.margin
     largest = sorted(range(len(change)), key=lambda row: -abs(change[row]))[: html.MOST_MOVED]
-    assert [pair["more"] for pair in shown] == [f"more {row}" for row in largest]
-    assert shown[0]["change"] == f"{change[largest[0]]:+.2f}".replace("-", "−")
+    assert [row[4] for row in shown] == [f"more {row}" for row in largest]
+    assert shown[0][3] == f"{change[largest[0]]:+.2f}".replace("-", "−")
 
 
 def test_script_anywhere_is_shown_as_text():
@@ -348,10 +254,12 @@ def test_script_anywhere_is_shown_as_text():
         retention={},
     )
     page = Page(html.render(report))
-    assert not page.of("script")
+    (script,) = page.of("script")  # ours
+    assert SCRIPT not in script["text"]
     assert page.of("h1")[0]["text"] == SCRIPT
     assert page.text.count(SCRIPT) > 10
     assert SCRIPT in [e["text"] for e in page.of("th")]  # the group
+    assert any(e["text"].startswith(SCRIPT) for e in page.of("title"))  # in the chart
     assert SCRIPT in [e["text"] for e in page.of("td")]  # the sentence
     assert "Not measured here" in page.text
 
@@ -363,7 +271,7 @@ def test_much_lost_language_is_warned_of():
 
 
 def test_the_page_does_not_call_a_score_near_50_fair(page):
-    claims, limits = page.text.split("What this does not show")
+    claims, limits = page.text.rsplit("What this does not show", 1)
     assert not re.search(r"\b(fair|unbiased|debiased|bias-free)\b", claims, re.IGNORECASE)
     assert "not freedom from bias" in limits
 
@@ -379,34 +287,193 @@ def test_several_benchmarks_stand_side_by_side():
     )
     findings = [e for e in page.of("p") if e["attrs"].get("class") == "finding"]
     assert len(findings) == 2
+    labels = [e["attrs"]["aria-label"] for e in page.of("div") if "role" in e["attrs"]]
+    assert len(set(labels)) == len(labels)
     assert "The sentences of survey_de were not handed to this report." in page.text
 
 
-# --- the terminal ---------------------------------------------------------------------------
+def test_two_models_that_never_met_have_their_own_words():
+    report = made(sides=("bertje", "robbert"), findings={"samples_de": ["They differ.", "So."]})
+    page = Page(html.render(report))
+    (finding,) = [e for e in page.of("p") if e["attrs"].get("class") == "finding"]
+    assert finding["text"] == "They differ. So."
+    assert "“before” is bertje, “after” is robbert" in page.text
+    assert "“before” is" not in Page(html.render(made())).text
 
 
-def printed(comparisons, where):
-    out = io.StringIO()
-    terminal.show(comparisons, where, Console(file=out, width=120, force_terminal=False))
-    return out.getvalue()
+def test_cells_sort_by_their_numbers_not_by_their_letters():
+    assert cells.change(-1234.5).order == "-1234.5"
+    assert cells.change(-1234.5) == "−1234.5"
+    assert cells.count(1234567) == "1,234,567"
+    assert cells.count(1234567).order == "1234567"
+    assert cells.p_value(1e-9).order == "1e-09"
+    assert cells.level(float("nan"), why="one cluster") == "– (one cluster)"
+    assert cells.level(float("nan")).order == ""  # last, whichever way
+    assert cells.level(-0.156, 3) == "−0.156"
+    assert cells.levels(1.0, 2.0) == "1.0 to 2.0"
+    assert cells.text("12").order is None
+    assert cells.verdict("not shown (only 3 stereotypes)").kind == "text mark unshown"
+    assert cells.verdict("away from 50 (only 9 stereotypes)").kind == "text mark away"
 
 
-def test_the_terminal_shows_a_table_and_two_lines(tmp_path):
-    comparisons = made().comparisons
-    lines = printed(comparisons, tmp_path / "report.html").splitlines()
-    head = next(line for line in lines if "group" in line)
-    for column in ("before", "after", "Δ pp", "95 % interval", "p adjusted", "toward 50?"):
-        assert column in head
-    row = comparisons["samples_de"].rows("bias").iloc[2]
-    shown = next(line for line in lines if "gay" in line)
-    assert f"{row['before']:.1f}" in shown
-    assert row["verdict"] in shown
-    assert lines[-2] == comparisons["samples_de"].sentences()[0]
-    assert lines[-1] == f"Report: {tmp_path / 'report.html'}"
+# --- charts ---------------------------------------------------------------------------------
 
 
-def test_names_are_no_markup_in_the_terminal(tmp_path):
-    report = made(name="[bold]x[/bold]", groups=("[red]gay", "b"))
-    out = printed(report.comparisons, tmp_path)
-    assert "[red]gay" in out
-    assert "[bold]x[/bold]" in out
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8),
+    st.sampled_from([None, 0.0, 50.0]),
+)
+def test_an_axis_holds_every_value_between_round_ticks(values, around):
+    axis = chart.Axis.over([*values, float("nan")], around=around, least=5)
+    held = values if around is None else [*values, around - 5, around + 5]
+    room = 1e-6 * (axis.high - axis.low)
+    assert axis.low <= min(held) + room
+    assert axis.high >= max(held) - room
+    assert all(0 <= axis.share(tick) <= 1 for tick in axis.ticks)
+    assert 2 <= len(axis.ticks) <= 8
+    steps = {round(b - a, 6) for a, b in itertools.pairwise(axis.ticks)}
+    assert max(steps) - min(steps) <= room
+
+
+def test_no_two_of_24_lines_look_alike_and_overall_is_the_strong_one():
+    assert len({chart.look(number) for number in range(24)}) == 24
+    assert all("strong" not in chart.look(number) for number in range(24))
+
+
+def test_a_gap_in_a_line_stays_a_gap():
+    lines = [chart.Line("a", [1.0, float("nan"), 3.0, 4.0], "c0 d0")]
+    found = str(chart.plot("some", [0, 1, 2, 3], lines, list("abcd")))
+    ElementTree.fromstring(found)
+    assert found.count("<polyline") == 2
+    assert found.count("<circle") == 3
+    assert "NaN" not in found
+    assert "nan" not in found
+
+
+def test_a_heat_cell_tells_its_side_and_distance():
+    assert [chart.shade(v) for v in (0, 25, 49, 50, 51, 75, 100)] == [
+        *("under4", "under2", "even", "even", "even", "over2", "over4"),
+    ]
+    assert chart.shade(float("nan")) == "none"
+
+
+# --- what only some runs have ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def full():
+    report = pages.demo()
+    return report, Page(html.render(report))
+
+
+def test_each_evidence_stands_where_the_comparison_has_it(full, page):
+    report, whole = full
+    comparison = report.comparisons["samples_de"]
+    heads = {
+        "two_way": "Stereotype and name at once",
+        "threshold": "Does it hang on tiny differences?",
+        "harm": "Margin and harm",
+        "erasure": "Did the words themselves fade?",
+    }
+    there = {e["text"] for e in whole.of("h3")}
+    plain = {e["text"] for e in page.of("h3")}
+    for field, head in heads.items():
+        assert getattr(comparison, field) is not None, field
+        assert head in there
+        assert (head in plain) == (getattr(made().comparisons["samples_de"], field) is not None)
+    assert comparison.erasure["term"].nunique() == 3
+    assert sum(e["text"] == "identity words" for e in whole.of("td")) == (
+        (comparison.erasure["term"] == "identity").sum()
+    )
+
+
+def test_the_curve_is_drawn_and_said(full):
+    _, page = full
+    assert "While it was trained" in [e["text"] for e in page.of("h2")]
+    said = [e["text"] for e in page.of("title") if e["text"].startswith("update 200, bias")]
+    assert len(said) == 1
+    overall = pages.curve().query("scope == 'overall' and step == 200")["bias"].iloc[0]
+    assert f"overall (W) {overall:.1f}" in said[0].splitlines()
+    gap = [e["text"] for e in page.of("title") if e["text"].startswith("update 50, bias")]
+    assert "gay – (not defined)" in gap[0]
+
+
+def test_the_smallest_change_that_could_be_shown_is_told(full):
+    report, page = full
+    found = report.comparisons["samples_de"].headline
+    assert f"a change of {found['smallest_shown']:.1f} points in the mean over groups" in page.text
+
+
+def test_extremes_are_pages_too():
+    source = html.render(pages.extreme())
+    page = Page(source)
+    words = re.sub(r"Overall bias went from nan to nan", "", page.text)
+    assert not re.search(r"\bnan\b", words)
+    assert "– (one cluster)" in page.text
+    assert "only ties" in page.text
+
+
+# --- many runs -------------------------------------------------------------------------------
+
+
+def test_many_runs_stand_on_one_page(tmp_path):
+    runs = pages.runs()
+    path = write_runs(runs, tmp_path / "out")
+    assert path == tmp_path / "out" / "report.html"
+    assert sorted(p.name for p in (tmp_path / "out" / "figures").iterdir()) == [
+        "heat.pdf",
+        "heat.png",
+        "heat.svg",
+    ]
+    page = Page(path.read_text("utf-8"))
+    assert runs.claims[0] in page.text
+    assert runs.notes[0] in page.text
+    heads = [e["text"] for e in page.of("h2")]
+    assert heads == [
+        "What can be claimed",
+        "The runs side by side",
+        "Run by group",
+        "Across models and languages",
+        "How it was made",
+        "What this does not show",
+    ]
+    marked = [e for e in page.of("td") if e["attrs"].get("class", "").startswith(("over", "under"))]
+    assert all((float(e["text"]) > 50) == (e["attrs"]["class"] < "p") for e in marked)
+    said = [e["text"] for e in page.of("title") if "recipe" in e["text"]]
+    assert len(said) == len(runs.table)
+    assert sum("(placebo)" in text for text in said) == runs.table["placebo"].sum()
+
+
+def test_without_claims_heat_or_means_the_page_says_so(tmp_path):
+    runs = dataclasses.replace(pages.runs(), claims=[], heat=pd.DataFrame(), across=None)
+    page = Page(write_runs(runs, tmp_path).read_text("utf-8"))
+    assert "Nothing is claimed of a method here" in page.text
+    assert "Run by group" not in page.text
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_names_of_runs_are_shown_as_text():
+    runs = pages.runs()
+    runs.table["run"] = SCRIPT
+    runs.table["more"] = SCRIPT
+    runs.heat.index = [SCRIPT] * len(runs.heat)
+    runs.heat.columns = [SCRIPT] * runs.heat.shape[1]
+    across = runs.across.assign(scope=SCRIPT)
+    changed = dataclasses.replace(
+        runs, title=SCRIPT, command=SCRIPT, claims=[SCRIPT], notes=[SCRIPT], across=across
+    )
+    page = Page(html.render_runs(changed))
+    (script,) = page.of("script")
+    assert SCRIPT not in script["text"]
+    assert page.text.count(SCRIPT) > 40
+
+
+def test_no_run_or_a_missing_column_is_said(tmp_path):
+    runs = pages.runs()
+    with pytest.raises(RequestError, match="no run to set side by side"):
+        write_runs(dataclasses.replace(runs, table=runs.table.iloc[:0]), tmp_path / "a")
+    with pytest.raises(RequestError, match="no column bias_delta; there are: run"):
+        write_runs(
+            dataclasses.replace(runs, table=runs.table.drop(columns="bias_delta")), tmp_path / "a"
+        )
+    assert not (tmp_path / "a").exists()

@@ -44,7 +44,7 @@ def test_recipes_have_their_header(language: str) -> None:
 def test_it_is_large_whole_and_the_same_each_time(language: str, pairs: Pairs) -> None:
     assert len(pairs) >= 2_000
     assert pairs.left_out.empty
-    assert list(pairs.table.columns) == [*COLUMNS, "slice"]
+    assert list(pairs.table.columns) == [*COLUMNS, "slice", "name"]
     assert pairs.table["pair_id"].is_unique
     assert not pairs.table.duplicated(["sent_more", "sent_less"]).any()
     assert (pairs.table["language"] == language).all()

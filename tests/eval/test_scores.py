@@ -9,7 +9,16 @@ import pytest
 
 from eval.errors import RequestError
 from eval.pairs import build
-from eval.scores import SCORE_COLUMNS, Scores, align, check_comparable, read, write
+from eval.scores import (
+    SCORE_COLUMNS,
+    Scores,
+    align,
+    check_comparable,
+    common,
+    differing,
+    read,
+    write,
+)
 
 REFERENCE = Path(__file__).parents[2] / ".." / "shared" / "reference" / "dutch_crows_pairs"
 
@@ -87,7 +96,9 @@ def test_align_brings_both_into_one_order():
 
 def test_align_refuses_other_pairs():
     fewer = replace(scores(), table=scores().table.iloc[:2])
-    with pytest.raises(RequestError, match="1 only before, 0 only after"):
+    with pytest.raises(
+        RequestError, match=r"1 only before \(\w{16}\), 0 only after.*pairs=common for the 2"
+    ):
         align(scores(), fewer)
     missing = scores().table["pair_id"].iloc[2]
     with pytest.raises(RequestError, match=missing):
@@ -95,6 +106,79 @@ def test_align_refuses_other_pairs():
     other = replace(scores(), table=scores().table.assign(pair_id=["x", "y", "z"]))
     with pytest.raises(RequestError, match=r"no pair in common \(3 and 3\)"):
         align(scores(), other)
+
+
+def test_a_group_of_other_pairs_or_with_another_name_is_told():
+    grouped = scores().table.assign(group=["gay", "gay|lesbian", "old"])
+    whole, fewer = (replace(scores(), table=some) for some in (grouped, grouped.iloc[:2]))
+    found = differing(whole, fewer)
+    assert (found.shared, len(found.before), found.groups_before) == (2, 1, ["old"])
+    with pytest.raises(RequestError, match="all of old only before"):
+        align(whole, fewer)
+    other = replace(scores(), table=grouped.assign(group=["gay", "lesbian", "old"]))
+    second = grouped["pair_id"].iloc[1]
+    said = rf"1 pairs are of another group.*{second}: gay\|lesbian before, lesbian after"
+    with pytest.raises(RequestError, match=said):
+        align(whole, other)
+
+
+def test_a_pair_that_stands_twice_is_told():
+    twice = replace(scores(), table=scores().table.iloc[[0, 1, 1]])
+    with pytest.raises(
+        RequestError, match=r"after \(None\) holds a pair twice: \w{16} is the first"
+    ):
+        align(scores(), twice)
+
+
+def test_common_keeps_the_shared_pairs_in_the_order_of_before():
+    first, last = scores().table.iloc[[2, 1]], scores().table.iloc[[0, 1, 2]].iloc[::-1]
+    before = Scores(first.reset_index(drop=True), scores(benchmark_hash="one").meta)
+    after = Scores(last.reset_index(drop=True), scores(benchmark_hash="two").meta)
+    left, right, found = common(before, after)
+    assert left.table["pair_id"].tolist() == first["pair_id"].tolist()
+    align(left, right)
+    assert len(found.after) == 1
+    assert not found.before
+    assert right.meta["pairs_left_out"] == 1
+    other = replace(before, meta={**before.meta, "scorer_version": "2"})
+    with pytest.raises(RequestError, match="scorer_version: 2 before, 1 after"):
+        common(other, after)
+    with pytest.raises(RequestError, match="no pair in common"):
+        common(replace(before, table=first.assign(pair_id=["x", "y"])), after)
+
+
+PUBLISHED = "id,sent_more,sent_less,sent_more_score,sent_less_score,bias_type\n"
+
+
+def published(path: Path, rows: list[str], head: str = PUBLISHED) -> Scores:
+    path.write_text(head + "\n".join(rows) + "\n", encoding="utf-8")
+    return read(path)
+
+
+def test_published_rows_go_by_their_id_in_any_order(tmp_path):
+    rows = [f"{number},m{number},l{number},-{number}.5,-2.0,age" for number in (10, 11, 12)]
+    one = published(tmp_path / "one.csv", rows)
+    two = published(tmp_path / "two.csv", [rows[2], rows[0], rows[1]])
+    assert one.table["id"].tolist() == ["10", "11", "12"]
+    pd.testing.assert_frame_equal(align(one, two)[1].table, one.table)
+    three = published(tmp_path / "three.csv", rows[1:])
+    with pytest.raises(RequestError, match=r"3 before, 2 after; 1 only before \(10\), 0 only"):
+        align(one, three)
+    # Without ids a pair is its row.
+    head = PUBLISHED.removeprefix("id,")
+    bare = published(tmp_path / "four.csv", [row.partition(",")[2] for row in rows], head)
+    assert bare.table["id"].tolist() == ["0", "1", "2"]
+    # Other sentences under the same ids are other pairs.
+    assert not set(one.table["pair_id"]) & set(bare.table["pair_id"])
+
+
+@pytest.mark.parametrize("wrong", ["", "-1,5", "n/a"])
+def test_published_scores_that_are_no_numbers_are_told(wrong, tmp_path):
+    rows = ["0,m,l,-1.0,-2.0,age", f'1,m,l,"{wrong}",-2.0,age']
+    with pytest.raises(RequestError, match=r"sent_more_score is no number in 1 of 2 rows.* 1 "):
+        published(tmp_path / "a.csv", rows)
+    with pytest.raises(RequestError, match="without a row"):
+        published(tmp_path / "b.csv", [])
 
 
 @pytest.mark.parametrize("model", ["bertje", "robbert", "mbert"])

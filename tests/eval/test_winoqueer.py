@@ -186,6 +186,9 @@ def test_a_large_file_is_read_in_seconds(tmp_path: Path) -> None:
     assert time.perf_counter() - start < 10  # 2 seconds where nothing else runs
     assert len(pairs) == 45_540
     assert pairs.table["stereotype_id"].nunique() == 759
+    # the second way to cluster: 60 names, each in every stereotype
+    assert pairs.table["name"].nunique() == 60
+    assert (pairs.table["sent_more"].str.casefold().str.split().str[0] == pairs.table["name"]).all()
 
 
 # --- the published files, where they are ----------------------------------------------------------

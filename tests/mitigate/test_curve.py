@@ -419,10 +419,10 @@ def made(name: str = "samples_de", groups: tuple[str, ...] = ("gay", "lesbian"))
 def test_the_figure_shows_every_scope_of_every_benchmark() -> None:
     table = pd.concat([made(), made("winoqueer_nl", ("$x$", "queer", "gay"))])
     figure = figures.draw_curve(table)
-    assert len(figure.axes) == 4
+    assert len(figure.axes) >= 5  # and the validation loss beneath
     for (left, right), groups in (
         (figure.axes[:2], ["gay", "lesbian"]),
-        (figure.axes[2:], ["$x$", "queer", "gay"]),
+        (figure.axes[2:4], ["$x$", "queer", "gay"]),
     ):
         names = [text.get_text() for text in right.get_legend().get_texts()]
         assert names == ["overall", *groups, "no preference"]  # by where the lines end
@@ -502,9 +502,10 @@ def test_the_real_command_on_two_processes(tiny_masked: Path, tmp_path: Path) ->
     of = rows[rows["scope"] == "group:gay"]
     assert [row["curve/group/gay/margin"] for row in points] == pytest.approx(list(of["margin"]))
 
-    names = {f"{stem}.{end}" for stem in ("curve", "samples_de") for end in figures.FORMATS}
+    stems = ["curve", "samples_de", *(f"samples_de-{of}" for of in ("forest", "margins", "threshold"))]
+    names = {f"{stem}.{end}" for stem in stems for end in figures.FORMATS}
     assert {path.name for path in (folder / "figures").iterdir()} == names
     page = (folder / "report.html").read_text("utf-8")
     assert "<h2>While it was trained</h2>" in page
-    assert page.count("<img src=") == 2
+    assert "Bias in percent of pairs, and margin in nats" in page
     assert re.search(r"overall bias \d+\.\d at update 0 to \d+\.\d at update", page)

@@ -2,6 +2,9 @@
 
 Runs `demo` once and its placebo `demo_control` with five seeds, through the real command, and
 sets them side by side; written to tests/performance/PLACEBO.md. About ten minutes on two cores.
+The placebo trains just as much on text that has the tilt of the model's own: what it changes is
+the effect of any further training, together with a run's own noise. One run of `demo` beside it
+claims nothing about the method; `eval.inference.runs` says what does.
 """
 
 import subprocess

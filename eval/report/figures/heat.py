@@ -9,6 +9,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize, to_rgb
 from matplotlib.figure import Figure
 
 from eval.report.figures import style
+from eval.report.tables import scope_label
 
 #: Blue under 50, white at 50, vermillion over it (Okabe and Ito's).
 _MAP = LinearSegmentedColormap.from_list("around 50", ["#0072B2", "#ffffff", "#D55E00"])
@@ -25,10 +26,11 @@ def draw_heat(table: pd.DataFrame, title: str = "bias by model and group, % of p
     lower one below. More than 14 groups stand beneath each other, with the models across.
 
     Args:
-        table: bias in percent, models in the index, groups in the columns; NaN where a model
-            has no such group
+        table: bias in percent, models in the index, groups or scopes in the columns; NaN where
+            a model has no such group
         title: what stands above
     """
+    table = table.rename(columns=lambda name: scope_label(str(name)))
     if len(table.columns) > _ACROSS:
         table = table.T
     values = table.to_numpy(float)
@@ -47,7 +49,7 @@ def draw_heat(table: pd.DataFrame, title: str = "bias by model and group, % of p
         norm = Normalize(0, 100)
         drawn = axes.imshow(values, cmap=_MAP, norm=norm, aspect="auto", interpolation="none")
         for y, x in np.ndindex(values.shape):
-            _cell(axes, x, y, values[y, x], norm)
+            _cell(axes, x, y, float(values[y, x]), norm)
         axes.set_xticks(range(n_columns), columns)
         if turned:
             axes.tick_params(axis="x", rotation=40)

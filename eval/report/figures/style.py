@@ -32,12 +32,13 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,
 }
 _LINE, _LINES = 26, 2  # signs of a label's line, and its lines at most
+_DPI = 200  # of PNG; a layout depends a little on it, so it holds from the start
 _UNSHOWN = ("not shown", "unchanged")
 
 
 def new(height: float, width: float = WIDTH) -> Figure:
     """Make an empty figure of so many inches. Call it, and draw, within `rc_context(STYLE)`."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
@@ -116,12 +117,13 @@ def ends(values: Iterable[float], pad: float = 0.06) -> tuple[float, float]:
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG (200 dpi), SVG and PDF, undated; the files."""
     folder.mkdir(parents=True, exist_ok=True)
+    _settle(figure)
     files = []
     for ending in FORMATS:
         dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[ending]
         path = folder / f"{name}.{ending}"
         with matplotlib.rc_context(STYLE):
-            figure.savefig(path, dpi=200, metadata=dated)
+            figure.savefig(path, metadata=dated)
         files.append(path)
     return files
 
@@ -129,6 +131,19 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 def to_svg(figure: Figure) -> bytes:
     """A figure as SVG for a page; text as outlines, so that no font need be there."""
     out = io.BytesIO()
+    _settle(figure)
     with matplotlib.rc_context({**STYLE, "svg.fonttype": "path"}):
         figure.savefig(out, format="svg", metadata={"Date": None})
     return out.getvalue()
+
+
+def _settle(figure: Figure) -> None:
+    """Lay a figure out for good: a layout depends a little on the one before it, and a file
+    must not depend on which files were written before.
+    """
+    if figure.get_layout_engine() is None:
+        return
+    with matplotlib.rc_context(STYLE):
+        for _ in range(2):
+            figure.draw_without_rendering()
+    figure.set_layout_engine("none")

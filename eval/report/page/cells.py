@@ -70,7 +70,7 @@ def count(value: Any) -> Cell:
 
 def level(value: float, digits: int = 1, why: str = "not defined") -> Cell:
     """A level, or a dash and why there is none."""
-    return Cell(because(number(value, digits), why), float(value))
+    return Cell(because(number(value, digits).replace("-", "−"), why), float(value))
 
 
 def change(value: float, digits: int = 1, why: str = "not defined") -> Cell:

@@ -151,7 +151,7 @@ def look(number: int) -> str:
 
 def key(classes: str, mark: bool = False) -> Markup:
     """A line's sample, for the legend."""
-    dot = Markup('<circle class="{}" cx="14" cy="6" r="3.5"/>').format(classes) if mark else ""
+    dot = Markup('<circle class="dot {}" cx="14" cy="6" r="3.5"/>').format(classes) if mark else ""
     return Markup(
         '<svg class="key" width="28" height="12" aria-hidden="true">'
         '<line class="line {}" x1="0" x2="28" y1="6" y2="6"/>{}</svg>'

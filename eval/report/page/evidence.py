@@ -71,9 +71,12 @@ def _tests(name: str, comparison: Comparison) -> dict[str, Any]:
     """Every measure by every test."""
     level = _level(comparison.settings)
     rows = []
-    for row in comparison.table.to_dict("records"):
+    found = comparison.table
+    had = set(found.loc[found["delta"].notna(), "metric"]) | {"bias"}
+    for row in found[found["metric"].isin(list(had))].to_dict("records"):
         why, metric = tables.reason(row), row["metric"]
         digits = _digits(metric)
+        flat = "nothing varies" if row["se"] == 0 else "draws allow none"
         rows.append(
             [
                 cells.text(_label(row["scope"], metric)),
@@ -84,9 +87,11 @@ def _tests(name: str, comparison: Comparison) -> dict[str, Any]:
                 cells.level(row["se"], digits + 1, why),
                 cells.level(row["df"], 1, "nothing varies" if row["se"] == 0 else why),
                 cells.span(row["ci_low"], row["ci_high"], digits, why),
-                cells.span(row["bca_low"], row["bca_high"], digits, "draws allow none"),
+                cells.span(
+                    row["bca_low"], row["bca_high"], digits, why if pd.isna(row["ci_low"]) else flat
+                ),
                 cells.p_value(row["p"], why),
-                cells.Cell(f"{row['p_floor']:.2g}", float(row["p_floor"])),
+                cells.level(row["p_floor"], 5, why),
                 cells.p_value(row["p_t"], "nothing varies" if row["se"] == 0 else why),
                 cells.p_value(row["p_adjusted"], why),
                 cells.verdict(row["verdict"]),
@@ -110,7 +115,9 @@ def _tests(name: str, comparison: Comparison) -> dict[str, Any]:
         "a second interval: where the two agree, less hangs on how the test was made."
     )
     count = f"{len(rows):,}"
-    return _part("Would another test say the same?", words, table, f"All {count} rows")
+    return _part(
+        "Would another test say the same?", words, table, f"Every measure and test: {count} rows"
+    )
 
 
 def _power(name: str, comparison: Comparison) -> dict[str, Any]:
@@ -137,6 +144,7 @@ def _power(name: str, comparison: Comparison) -> dict[str, Any]:
                 cells.level(row["smallest_shown"], digits, flat),
                 Cell(f"±{row['equivalence_margin']:g}", float(row["equivalence_margin"])),
                 cells.p_value(row["p_equivalence"], flat),
+                cells.p_value(row["p_equivalence_adjusted"], flat),
                 cells.text(unit),
                 cells.verdict(row["verdict"]),
             ]
@@ -149,7 +157,7 @@ def _power(name: str, comparison: Comparison) -> dict[str, Any]:
         "two one-sided tests (TOST).",
         [
             *("scope", "measure", comparison.unit, "Δ", "smallest shown", "within"),
-            *("p within", "unit", "verdict"),
+            *("p within", "p adj.", "unit", "verdict"),
         ],
         rows,
     )
@@ -247,9 +255,9 @@ def _threshold(name: str, comparison: Comparison, found: pd.DataFrame) -> dict[s
         "The share of pairs counts any difference, however small. Here it is again where only "
         "margins beyond a threshold count: a finding that fades at once hangs on tiny differences."
     )
-    keys = [(chart.key("was", mark=True), "before"), (chart.key("now", mark=True), "after")]
+    legend = [(chart.key("was", mark=True), "before"), (chart.key("now", mark=True), "after")]
     caption = (
-        f"{name}: bias by threshold, with {level} bands. Hover, or go along with the arrow keys, "
+        f"{name}: bias by threshold, with {level} bands. Hover, or use Tab and the arrow keys, "
         "for the numbers."
     )
     return _part(
@@ -258,7 +266,7 @@ def _threshold(name: str, comparison: Comparison, found: pd.DataFrame) -> dict[s
         table,
         "The numbers by threshold",
         plots=plots,
-        keys=keys,
+        legend=legend,
         plots_caption=caption,
     )
 
@@ -275,10 +283,17 @@ def _threshold_plot(name: str, scope: str, found: pd.DataFrame) -> Any:
         for when, look in (("before", "was"), ("after", "now"))
     ]
     said = [
-        f"beyond {row['threshold']:.3g} nats, {tables.scope_label(scope)}\n"
-        f"before {cells.level(row['before'])} ({cells.levels(row['before_low'], row['before_high'])})"
-        f"\nafter {cells.level(row['after'])} ({cells.levels(row['after_low'], row['after_high'])})"
-        f"\nchange {signed(row['delta'])}"
+        "\n".join(
+            [
+                f"beyond {row['threshold']:.3g} nats, {tables.scope_label(scope)}",
+                *[
+                    f"{when} {cells.level(row[when])} "
+                    f"({cells.levels(row[f'{when}_low'], row[f'{when}_high'])})"
+                    for when in ("before", "after")
+                ],
+                f"change {signed(row['delta'])}",
+            ]
+        )
         for row in found.to_dict("records")
     ]
     label = f"{name}, {tables.scope_label(scope)}: bias by threshold, before and after"
