@@ -4,20 +4,28 @@ A new source is one file here and one in `recipes/corpus/`, whose `reader` names
 only find the text; cleaning, duplicates, the split and the facts are the same for all, below.
 """
 
+import datetime
 import difflib
 import hashlib
 import importlib
+import json
+import secrets
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from corpora import clean, prepared
-from corpora.documents import Document
-from corpora.errors import RequestError
+import numpy as np
 
-READERS = ("text", "taz", "samples.reader")  # the shipped ones, to name in an error
+from corpora import clean, decontaminate, prepared, privacy, rows, select, steps
+from corpora.documents import Document
+from corpora.errors import RequestError, Stopped
+from corpora.summary import Row, summary, texts_hash
+
+READERS = ("text", "taz", "mastodon", "samples.reader")  # the shipped ones, to name in an error
+
+_NO_GROUP = "names none of the wanted identities"
 
 
 @dataclass
@@ -38,6 +46,29 @@ class CorpusSettings:
     valid_share: float = 0.1  # of the documents, held out for the validation loss
     limit: int | None = None  # so many documents, a seeded sample
     weight: float = 1.0  # how often a document counts where several corpora are combined
+    hub: str | None = None  # a datasets repository on the hub, or a folder that datasets reads
+    hub_config: str | None = None
+    hub_split: str = "train"
+    on_error: str = "stop"  # a file or line that can't be read: stop, or skip (counted, said)
+    languages: list[str] = field(default_factory=list)  # kept; empty: `language` alone
+    unknown_language: bool = True  # keep what is too short or too mixed to tell
+    min_confidence: float = 0.5  # of the language label, else it is unknown
+    min_words: int = 3  # shorter documents are dropped after cleaning
+    near_duplicates: float = 0.8  # Jaccard similarity from which one of two goes; 0: exact only
+    groups: list[str] = field(default_factory=list)  # only texts that name one of them
+    balance: bool = False  # as many documents of each identity
+    origins: list[str] = field(default_factory=list)  # only these files or hosts
+    tokens: int | None = None  # a budget of words, a seeded sample
+    workers: int = 1  # processes that clean and label
+    # mastodon
+    allowlist: str | None = None  # the file that says who agreed to what
+    instances: list[str] = field(default_factory=list)  # of those listed; empty: all of them
+    hashtags: list[str] = field(default_factory=list)  # their timelines; empty: the public one
+    posts: int | None = None  # at most so many of an instance
+    contact: str = ""  # an address for the crawler's user agent
+    bots: bool = False  # accounts marked as bots too
+    sensitive: bool = False  # posts with a content warning or marked sensitive too
+    allow_local: bool = False  # private addresses and http, for tests of one's own
     licence: str = ""
     source: str = ""  # where the data comes from, said when the path is missing
     paper: str = ""
@@ -57,29 +88,28 @@ class Corpus:
         return len(self.train) + len(self.valid)
 
 
-def load(settings: CorpusSettings) -> Corpus:
-    """Read, clean, deduplicate and split the corpus that `settings` names.
+def load(
+    settings: CorpusSettings,
+    *,
+    private: Path | None = None,
+) -> Corpus:
+    """Read, clean, deduplicate, choose and split the corpus that `settings` names.
 
-    Texts that are equal after cleaning are one document; a document falls into the held-out
-    part by a hash of the seed and its text, so that neither its place in the source nor what
-    else is there decides. A folder that `build` made keeps the split it has.
+    `corpora.steps` says what is done. A folder that `build` made keeps the split it has, and
+    only choices are made in it. What was forgotten (`corpora.forget`) is left out; `private`
+    is the folder that knows, the user's own where none is given.
 
     Raises:
         RequestError: no path, nothing there, a field or encoding that is wrong, no usable text.
     """
-    _check(settings)
-    train, valid, facts = _collect(settings, _documents(settings))
-    if settings.limit is not None:
-        train, valid = _limited(train, valid, settings.limit, settings.seed)
-    texts = train + valid
+    built, facts = _collect(settings, privacy.existing(private))
     facts.update(
-        documents_kept=len(texts),
-        documents_train=len(train),
-        documents_valid=len(valid),
-        characters=sum(map(len, texts)),
-        words=sum(len(text.split()) for text in texts),
-        sha256=texts_hash(train, valid),
+        summary(
+            {split: map(_row, kept) for split, kept in _splits(built).items()},
+            (kept.document.date for kept in [*built.train, *built.valid]),
+        )
     )
+    train, valid = ([kept.text for kept in part] for part in _splits(built).values())
     return Corpus(settings.name, train, valid, facts, settings.weight)
 
 
@@ -122,29 +152,60 @@ def combine(corpora: list[Corpus]) -> Corpus:
     return Corpus("+".join(corpus.name for corpus in corpora), train, held_out, facts)
 
 
-def build(settings: CorpusSettings, out: Path) -> dict[str, Any]:
+def build(
+    settings: CorpusSettings,
+    out: Path,
+    *,
+    private: Path | None = None,
+    benchmark: decontaminate.Benchmark | None = None,
+    benchmarks: Sequence[str] = (),
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
     """Read a corpus once and write it to a new folder, which every recipe takes as its path.
 
-    Writes `train.jsonl`, `valid.jsonl`, `manifest.json` (the facts, which are returned too)
-    and a `DATASHEET.md` to be filled in.
+    `corpora.prepared` says what the folder holds; salt and provenance go to `private`, a folder
+    outside it. `benchmark`: whose sentences and templates are cut out, with its names in
+    `benchmarks` for the datasheet. Posts from Mastodon are gathered first. Returns the facts,
+    which are the folder's manifest.
 
     Raises:
-        RequestError: `out` holds something already, or as `load`.
+        RequestError: `out` holds something already, or `private` lies in it, or as `load`.
+        Stopped: an instance is down; what was gathered is kept.
     """
-    out = Path(out)
+    out, private = Path(out), private or privacy.default_folder()
+    privacy.check_outside(private, out)
     prepared.check_free(out)  # before hours of reading
-    corpus = load(settings)
-    prepared.write(out, corpus.train, corpus.valid, corpus.facts)
-    return corpus.facts
-
-
-def texts_hash(train: list[str], valid: list[str]) -> str:
-    """SHA-256 of which texts are in which part, whatever their order (64 hex digits)."""
-    digest = hashlib.sha256()
-    for part, texts in (("train", train), ("valid", valid)):
-        for text in sorted(texts):
-            digest.update(f"{part}\x1f{text}\x1e".encode())
-    return digest.hexdigest()
+    if settings.path and prepared.is_prepared(Path(settings.path).expanduser()):
+        raise RequestError(
+            f"path={settings.path}: is a corpus that was built already; a recipe takes it as it "
+            "is, corpus.path=DIR, and chooses in it, corpus.groups=[…]; build from the source"
+        )
+    store = privacy.Store(private)
+    with store.alone(out):
+        prepared.settle(out)
+        gathered: dict[str, Any] = {}
+        if settings.reader == "mastodon" and not settings.path:
+            settings, gathered = _gathered(settings, store, say)
+        built, facts = _collect(settings, store, benchmark)
+        splits, provenance = rows.tables(built, store)
+        facts |= summary(
+            {split: rows.counted(table) for split, table in splits.items()},
+            provenance["date"].to_pylist(),
+        )
+        facts |= {
+            "id": secrets.token_hex(8),
+            "built": datetime.date.today().isoformat(),
+            "benchmarks": list(benchmarks),
+            "consent": _consent(settings, gathered),
+            "gathered": gathered,
+            "forgotten": [],
+        }
+        store.note(facts["id"], provenance, _about(settings, out))
+        try:
+            return prepared.write(out, splits, facts, [asdict(cut) for cut in built.removed])
+        except BaseException:
+            store.discard(facts["id"])
+            raise
 
 
 def missing(settings: CorpusSettings, problem: str) -> RequestError:
@@ -171,8 +232,6 @@ def _check(settings: CorpusSettings) -> None:
 
 
 def _documents(settings: CorpusSettings) -> Iterator[Document]:
-    if settings.path and prepared.is_prepared(Path(settings.path)):
-        return prepared.read(settings)
     name = f"corpora.{settings.reader}"
     hint = difflib.get_close_matches(settings.reader, READERS, n=1, cutoff=0.5) or READERS
     error = RequestError(
@@ -191,32 +250,35 @@ def _documents(settings: CorpusSettings) -> Iterator[Document]:
 
 
 def _collect(
-    settings: CorpusSettings, documents: Iterator[Document]
-) -> tuple[list[str], list[str], dict[str, Any]]:
-    """Clean, deduplicate and split; returns training texts, held-out texts, first facts."""
-    read, dropped, files = 0, Counter[str](), dict[str, None]()
-    splits: dict[str, str] = {}  # text: the split that the source gave it, in reading order
-    for document in documents:
-        read += 1
-        files[document.origin] = None
-        if document.dropped:
-            dropped[document.dropped] += 1
-            continue
-        text = clean.clean(document.text)
-        if not any(map(str.isalpha, text)):
-            dropped["no text"] += 1
-        elif text in splits:
-            dropped["duplicate"] += 1
-        else:
-            splits[text] = document.split
-    if not splits:
-        why = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
-        at = settings.path or settings.reader
-        raise RequestError(
-            f"corpus {settings.name}: no usable text in {at} ({read} documents read"
-            f"{': ' + why if why else ''})"
-        )
-    train, valid = _split(settings, splits)
+    settings: CorpusSettings,
+    store: privacy.Store | None,
+    benchmark: decontaminate.Benchmark | None = None,
+) -> tuple[steps.Built, dict[str, Any]]:
+    """What is left of the documents, split, and what was done; nothing is counted yet."""
+    _check(settings)
+    files: dict[str, None] = {}
+    read = 0
+
+    def told() -> Iterator[Document]:
+        nonlocal read
+        for document in _documents(settings):
+            read += 1
+            files[document.origin] = None
+            if store and not document.dropped and store.is_forgotten(document):
+                document = replace(document, text="", dropped="forgotten")
+            yield document
+
+    place = Path(settings.path).expanduser() if settings.path else None
+    if place and prepared.is_prepared(place):
+        built, manifest = _chosen(settings, place)
+        files, read = dict.fromkeys(manifest["files"]), built.counts[0].before
+    else:
+        built = steps.run(told(), settings, benchmark)
+    if settings.limit is not None:
+        built = _limited(built, settings.limit, settings.seed)
+    dropped = Counter[str]()
+    for step in built.counts:
+        dropped.update(step.dropped)
     facts: dict[str, Any] = {
         "name": settings.name,
         "reader": settings.reader,
@@ -227,56 +289,107 @@ def _collect(
         "files": [name for name in files if name],
         "keywords": list(settings.keywords),
         "years": settings.years,
+        "groups": list(settings.groups),
+        "origins": list(settings.origins),
+        "balance": settings.balance,
+        "tokens": settings.tokens,
         "seed": settings.seed,
         "valid_share": settings.valid_share,
         "limit": settings.limit,
         "cleaning": clean.VERSION,
         "documents_read": read,
         "dropped": dict(dropped),
+        "steps": [asdict(step) for step in built.counts],
     }
-    if settings.path:
-        facts.update(prepared.folder_facts(Path(settings.path)))
-    return train, valid, facts
+    if place:
+        facts.update(prepared.folder_facts(place))
+    return built, facts
 
 
-def _split(settings: CorpusSettings, splits: dict[str, str]) -> tuple[list[str], list[str]]:
-    if any(splits.values()):
-        train = [text for text, split in splits.items() if split != "valid"]
-        return train, [text for text, split in splits.items() if split == "valid"]
-    ranks = {text: _rank(f"split {settings.seed}", text) for text in splits}
-    train = [text for text in splits if ranks[text] >= settings.valid_share]
-    valid = [text for text in splits if ranks[text] < settings.valid_share]
-    if settings.valid_share == 0:
-        return train, valid
-    if len(splits) == 1:
-        raise RequestError(
-            f"corpus {settings.name}: one single document can't be split into training and "
-            "validation; give it as several lines or rows, or say corpus.valid_share=0"
-        )
-    if not valid:  # a small corpus: the document that stands nearest changes sides
-        valid = [min(train, key=ranks.__getitem__)]
-        train.remove(valid[0])
-    elif not train:
-        train = [max(valid, key=ranks.__getitem__)]
-        valid.remove(train[0])
-    return train, valid
+def _chosen(settings: CorpusSettings, folder: Path) -> tuple[steps.Built, dict[str, Any]]:
+    """What is chosen in a corpus that was built: nothing else is done to it again."""
+    manifest = prepared.check(settings)
+    select.table((manifest["language"],) if manifest["language"] else (), settings.groups)
+    kept = list(rows.kept(folder))
+    wanted = frozenset(settings.groups)
+    named = [one for one in kept if not wanted or not wanted.isdisjoint(one.groups)]
+    other = len(kept) - len(named)
+    counts = [
+        steps.Step("read", len(kept), len(kept)),
+        steps.Step("identities", len(kept), len(named), {_NO_GROUP: other} if other else {}),
+    ]
+    bands = np.empty((len(named), 0), np.uint64)
+    ready = steps.Prepared(named, bands, counts, Counter())
+    return steps.finish(ready, replace(settings, near_duplicates=0)), manifest
 
 
-def _limited(
-    train: list[str], valid: list[str], limit: int, seed: int
-) -> tuple[list[str], list[str]]:
+def _splits(built: steps.Built) -> dict[str, list[steps.Kept]]:
+    return {"train": built.train, "valid": built.valid}
+
+
+def _row(kept: steps.Kept) -> Row:
+    return kept.text, kept.document.author, kept.label, kept.groups
+
+
+def _gathered(
+    settings: CorpusSettings, store: privacy.Store, say: Callable[[str], None]
+) -> tuple[CorpusSettings, dict[str, Any]]:
+    """Fetch posts into the private folder, a place for each choice; where they are, and how."""
+    from corpora import mastodon
+
+    place = mastodon_folder(settings, store)
+    facts = mastodon.gather(settings, place, say, unwanted=store.is_forgotten)
+    return replace(settings, path=str(place), instances=list(facts["instances"])), facts
+
+
+def mastodon_folder(settings: CorpusSettings, store: privacy.Store) -> Path:
+    """Where posts of this choice are gathered: the same choice goes on where it was left."""
+    choice = [
+        sorted(settings.instances),
+        sorted(settings.hashtags),
+        settings.bots,
+        settings.sensitive,
+        settings.posts,
+    ]
+    name = hashlib.blake2b(json.dumps(choice).encode(), digest_size=8).hexdigest()
+    return store.folder / "mastodon" / name
+
+
+def _consent(settings: CorpusSettings, gathered: dict[str, Any]) -> list[dict[str, str]]:
+    """The entries of the allowlist whose posts are here."""
+    keys = ("date", "agreed_by", "agreed_to", "terms")
+    return [
+        {"host": host, **{key: str(entry[key]) for key in keys}}
+        for host, entry in gathered.get("instances", {}).items()
+        if entry["posts"]
+    ]
+
+
+def _about(settings: CorpusSettings, out: Path) -> dict[str, Any]:
+    """What the private folder keeps of a corpus, so that its source can be asked again."""
+    keys = ("name", "reader", "allowlist", "contact", "bots", "sensitive", "allow_local")
+    return {"path": str(out.resolve()), **{key: getattr(settings, key) for key in keys}}
+
+
+def _limited(built: steps.Built, limit: int, seed: int) -> steps.Built:
     """Sample so many documents, from both parts in proportion; a smaller limit is a subset."""
-    total = len(train) + len(valid)
+    total = len(built.train) + len(built.valid)
     if limit >= total:
-        return train, valid
-    held_out = round(limit * len(valid) / total)
-    held_out = min(max(held_out, 1 if valid else 0), limit - 1)
+        return built
+    held_out = round(limit * len(built.valid) / total)
+    held_out = min(max(held_out, 1 if built.valid else 0), limit - 1)
 
-    def sample(texts: list[str], count: int) -> list[str]:
-        kept = set(sorted(texts, key=lambda text: _rank(f"limit {seed}", text))[:count])
-        return [text for text in texts if text in kept]
+    def sample(kept: list[steps.Kept], count: int) -> list[steps.Kept]:
+        places = sorted(range(len(kept)), key=lambda at: _rank(f"limit {seed}", kept[at].text))
+        return [kept[at] for at in sorted(places[:count])]
 
-    return sample(train, limit - held_out), sample(valid, held_out)
+    taken = steps.Step("limit", total, limit, {"beyond the limit": total - limit})
+    return replace(
+        built,
+        train=sample(built.train, limit - held_out),
+        valid=sample(built.valid, held_out),
+        counts=[*built.counts, taken],
+    )
 
 
 def _rank(salt: str, text: str) -> float:
@@ -290,6 +403,7 @@ __all__ = [
     "CorpusSettings",
     "Document",
     "RequestError",
+    "Stopped",
     "build",
     "combine",
     "load",

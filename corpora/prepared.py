@@ -1,69 +1,132 @@
-"""Folders that `mitigate corpus … out=DIR` made: written once, read by every recipe."""
+"""Folders that `mitigate corpus … out=DIR` made: what every recipe reads, and nothing names.
+
+    train/, valid/, dataset_dict.json   the texts: `datasets.load_from_disk(DIR)`
+    manifest.json                       what was done, and the SHA-256 of every file
+    DATASHEET.md                        the same for people; they answer the rest of it
+    corpus.html, figures/               the same in pictures
+    removed.jsonl                       what was cut of benchmarks: which, how often, its hash
+
+A row holds a text, its language and the identities that it names, and four keys: its own, its
+author's, its post's and its instance's (see `corpora.privacy`). A folder is written beside its
+place and moved in; a rewritten one takes the old one's place in two moves, and `settle` ends
+what a kill left between them.
+"""
 
 import hashlib
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corpora.documents import Document
+import pyarrow as pa
+
+from corpora import datasheet
 from corpora.errors import RequestError
 
 if TYPE_CHECKING:
     from corpora import CorpusSettings
 
+#: Of the folder's layout: 1 was two files of JSON lines, without keys.
+FORMAT = 2
 MANIFEST = "manifest.json"
 DATASHEET = "DATASHEET.md"
+REMOVED = "removed.jsonl"
 SPLITS = ("train", "valid")
+ROWS = pa.schema(
+    [
+        ("text", pa.string()),
+        ("key", pa.string()),
+        ("author", pa.string()),
+        ("post", pa.string()),
+        ("instance", pa.string()),
+        ("language", pa.string()),
+        ("groups", pa.list_(pa.string())),
+    ]
+)
+#: Files that people may change without making it another corpus.
+_FREE = (MANIFEST, DATASHEET)
 
 
 def is_prepared(path: Path) -> bool:
-    """Whether a path is a folder of ours."""
-    return (path / MANIFEST).is_file() and (path / "train.jsonl").is_file()
+    """Whether a path is a folder of ours, of whatever version."""
+    return (path / MANIFEST).is_file() and (
+        (path / "dataset_dict.json").is_file() or (path / "train.jsonl").is_file()
+    )
 
 
-def read(settings: "CorpusSettings") -> Iterator[Document]:
-    """Read such a folder, with the split that it has.
+def check(settings: "CorpusSettings") -> dict[str, Any]:
+    """The manifest of the folder at `settings.path`, which is what it was when it was built.
 
     Raises:
-        RequestError: its files aren't what they were, or keywords or years are asked for
-            that it was not built with.
+        RequestError: another version made it, its files are others, or keywords, years or
+            origins are asked for that it was not built with.
     """
-    folder = Path(settings.path or "")
-    manifest = _manifest(folder)
-    if manifest.get("reader") == settings.reader:
-        for key in ("keywords", "years"):
-            built, asked = manifest.get(key), getattr(settings, key)
-            if built != asked:
-                raise RequestError(
-                    f"corpus.{key}={asked}: {folder} was built with {built}; build it anew, or "
-                    "give the data that it was built from as corpus.path"
-                )
-    for split in SPLITS:
-        file = folder / f"{split}.jsonl"
-        if not file.is_file():
-            raise RequestError(f"{folder}: {MANIFEST} is there but {file.name} is not")
-        with file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    text = json.loads(line)["text"]
-                except (ValueError, KeyError, TypeError) as error:
-                    raise RequestError(
-                        f"{file}, line {number}: not a JSON object with a text"
-                    ) from error
-                yield Document(text, origin=file.name, split=split)
+    folder = Path(settings.path or "").expanduser()
+    manifest = load_manifest(folder)
+    asked = ["keywords", "years"] if manifest.get("reader") == settings.reader else []
+    for key in [*asked, *(["origins"] if settings.origins else [])]:
+        built, wanted = manifest.get(key), getattr(settings, key)
+        if built != wanted:
+            raise RequestError(
+                f"corpus.{key}={wanted}: {folder} was built with {built}; build it anew, or "
+                "give the data that it was built from as corpus.path"
+            )
+    check_files(folder, manifest)
+    return manifest
+
+
+def tables(folder: Path) -> dict[str, pa.Table]:
+    """The splits of a folder, mapped from disk (columns: ROWS)."""
+    import datasets  # a second to import
+
+    found = datasets.load_from_disk(str(folder))
+    return {split: found[split].with_format("arrow")[:] for split in SPLITS if split in found}
+
+
+def load_manifest(folder: Path) -> dict[str, Any]:
+    """What a folder says of itself.
+
+    Raises:
+        RequestError: it is no folder of ours, or of another version.
+    """
+    if not is_prepared(folder):
+        raise RequestError(f"{folder}: not a corpus that `mitigate corpus … out=DIR` built")
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RequestError(f"{folder / MANIFEST}: not JSON ({error})") from error
+    if not isinstance(manifest, dict):
+        raise RequestError(f"{folder / MANIFEST}: not a JSON object")
+    made = manifest.get("format", 1)
+    if made != FORMAT:
+        raise RequestError(
+            f"{folder}: built by another version (format {made}, this one reads {FORMAT}); build "
+            "it anew from its source with `mitigate corpus`"
+        )
+    return manifest
+
+
+def check_files(folder: Path, manifest: dict[str, Any]) -> None:
+    """Raise unless the folder's files are those that its manifest has the hashes of."""
+    for name, noted in manifest.get("hashes", {}).items():
+        path = folder / name
+        if not path.is_file():
+            raise RequestError(f"{folder}: {MANIFEST} names {name}, which is not there")
+        if name not in _FREE and _sha256(path) != noted:
+            raise RequestError(
+                f"{path}: not what it was when the corpus was built (its hash is another); build "
+                "it anew"
+            )
 
 
 def folder_facts(path: Path) -> dict[str, Any]:
     """What a folder says of itself: the hash of its datasheet; how it was built, if by us."""
     facts: dict[str, Any] = {}
     if (path / DATASHEET).is_file():
-        facts["datasheet_sha256"] = hashlib.sha256((path / DATASHEET).read_bytes()).hexdigest()
+        facts["datasheet_sha256"] = _sha256(path / DATASHEET)
     if is_prepared(path):
-        facts["built_from"] = _manifest(path)
+        facts["built_from"] = load_manifest(path)
     return facts
 
 
@@ -75,72 +138,126 @@ def check_free(out: Path) -> None:
         raise RequestError(f"out={out}: is there already; choose a new folder or empty it")
 
 
-def write(out: Path, train: list[str], valid: list[str], facts: dict[str, Any]) -> None:
-    """Write a folder beside its place and move it in: it is there whole or not at all."""
+def write(
+    out: Path, splits: dict[str, pa.Table], facts: dict[str, Any], removed: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Write a new folder: it is there whole or not at all. Returns what its manifest says."""
     check_free(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    beside = _beside(out, "part")
+    facts = _fill(beside, splits, facts, removed, "")
+    if out.is_dir():
+        out.rmdir()  # empty, as checked
+    os.replace(beside, out)
+    _settle_on_disk(out.parent)
+    return facts
+
+
+def rewrite(folder: Path, splits: dict[str, pa.Table], facts: dict[str, Any]) -> dict[str, Any]:
+    """Put another content in a folder's place, answers in its datasheet kept.
+
+    Killed at any moment, it leaves the old folder or the new one, and `settle` does the rest.
+    """
+    answers = (folder / DATASHEET).read_text(encoding="utf-8")
+    part, new = _beside(folder, "part"), _beside(folder, "new")
+    removed = folder / REMOVED
+    cut = [json.loads(line) for line in removed.open("rb")] if removed.is_file() else []
+    facts = _fill(part, splits, facts, cut, answers)
+    os.replace(part, new)  # from here on it counts
+    _settle_on_disk(folder.parent)
+    settle(folder)
+    _settle_on_disk(folder.parent)
+    return facts
+
+
+def set_aside(folder: Path) -> None:
+    """Take a folder from its place at once; `sweep` ends it, `settle` brings it back."""
+    os.replace(folder, _beside(folder, "old"))
+    _settle_on_disk(folder.parent)
+
+
+def sweep(folder: Path) -> None:
+    """Delete what was set aside; it never comes back, not even in part."""
+    os.replace(_beside(folder, "old"), _beside(folder, "part"))
+    shutil.rmtree(_beside(folder, "part"), ignore_errors=True)
+    _settle_on_disk(folder.parent)
+
+
+def settle(folder: Path) -> None:
+    """End what a kill left of `write` or `rewrite`, undo what it left of a removal."""
+    part, new, old = (_beside(folder, kind) for kind in ("part", "new", "old"))
+    shutil.rmtree(part, ignore_errors=True)
+    if new.is_dir():
+        if folder.is_dir() and not old.is_dir():
+            os.replace(folder, old)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(new, folder)
+    elif old.is_dir() and not folder.exists():
+        os.replace(old, folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _beside(folder: Path, kind: str) -> Path:
+    folder = Path(os.path.abspath(folder))
+    return folder.with_name(f".{folder.name}.{kind}")
+
+
+def _fill(
+    beside: Path,
+    splits: dict[str, pa.Table],
+    facts: dict[str, Any],
+    removed: list[dict[str, Any]],
+    answers: str,
+) -> dict[str, Any]:
+    """Write everything that a folder holds; on failure nothing of it stays."""
+    import datasets
+
+    from corpora import pictures  # matplotlib is slow to import
+
+    shutil.rmtree(beside, ignore_errors=True)
     try:
-        for split, texts in zip(SPLITS, (train, valid), strict=True):
-            with (beside / f"{split}.jsonl").open("w", encoding="utf-8") as file:
-                for text in texts:
-                    file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+        beside.mkdir()
+        parts = {  # a split without rows can't be loaded
+            split: datasets.Dataset(table.cast(ROWS).combine_chunks(), fingerprint=facts["id"])
+            for split, table in splits.items()
+            if len(table)
+        }
+        bars = datasets.are_progress_bars_disabled()
+        datasets.disable_progress_bars()
+        try:
+            datasets.DatasetDict(parts).save_to_disk(str(beside))
+        finally:
+            if not bars:
+                datasets.enable_progress_bars()
+        if removed:
+            with (beside / REMOVED).open("w", encoding="utf-8") as file:
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in removed)
+        pictures.write(facts, beside)
+        (beside / DATASHEET).write_text(datasheet.render(facts, answers), encoding="utf-8")
+        files = sorted(path for path in beside.rglob("*") if path.is_file())
+        hashes = {path.relative_to(beside).as_posix(): _sha256(path) for path in files}
+        facts = {**facts, "format": FORMAT, "hashes": hashes}
         manifest = json.dumps(facts, ensure_ascii=False, indent=2)
         (beside / MANIFEST).write_text(manifest + "\n", encoding="utf-8")
-        (beside / DATASHEET).write_text(_datasheet(facts), encoding="utf-8")
-        beside.chmod(0o755)  # mkdtemp gives it to its owner alone
-        if out.is_dir():
-            out.rmdir()  # empty, as checked
-        os.replace(beside, out)
+        for path in [*files, beside / MANIFEST]:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
+    return facts
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RequestError(f"{folder / MANIFEST}: not JSON ({error})") from error
-    if not isinstance(manifest, dict):
-        raise RequestError(f"{folder / MANIFEST}: not a JSON object")
-    return manifest
+def _settle_on_disk(folder: Path) -> None:
+    """Let a move survive a power cut, where the system can say so of folders."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
-def _datasheet(facts: dict[str, Any]) -> str:
-    """A datasheet (Gebru et al. 2021) with what is known filled in and the rest asked."""
-    dropped = "".join(f"  - {why}: {n:,}\n" for why, n in facts["dropped"].items())
-    keywords = ", ".join(facts["keywords"]) or "none: every document"
-    return f"""# Datasheet: {facts["name"]}
-
-Filled in from the build; whoever builds the corpus answers what is marked **to answer**.
-
-## Motivation
-- For what purpose, by whom, funded by whom: **to answer**
-
-## Composition
-- Language: {facts["language"] or "**to answer**"}
-- Documents: {facts["documents_kept"]:,} ({facts["documents_train"]:,} for training,
-  {facts["documents_valid"]:,} held out), of {facts["documents_read"]:,} read; dropped:
-{dropped or "  - none" + chr(10)}- Characters: {facts["characters"]:,}; words: {facts["words"]:,}
-- Texts, SHA-256: `{facts["sha256"]}`
-- Could it identify people, or cause them harm: **to answer**
-
-## Collection
-- Source: {facts["source"] or "**to answer**"}
-- Files: {", ".join(facts["files"]) or "none: generated"}
-- Years: {facts["years"] or "all"}; keywords: {keywords}
-- Consent of those who wrote the text, and how it is withdrawn: **to answer**
-
-## Preprocessing
-- Cleaning, version {facts["cleaning"]}: Unicode NFC, blanks, HTML entities; links, handles and
-  mail addresses replaced by placeholders; exact duplicates removed before the split (seed
-  {facts["seed"]}, share held out {facts["valid_share"]}). Gender forms are kept as written.
-
-## Uses
-- What it is meant for, and what it must not be used for: **to answer**
-
-## Distribution and maintenance
-- Licence of the texts: {facts["licence"].replace("unknown", "") or "**to answer**"}
-- Who keeps it, how deletions reach those who have it: **to answer**
-"""
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -26,7 +26,9 @@ Score a language model's bias, fine-tune it, score it again, and say what change
   mitigate compare  BEFORE AFTER [out=DIR] [pairs=common] two score files, or two run folders
   mitigate compare  EARLIER power=true [clusters=N]       the smallest change that could be shown
   mitigate report   RUN [RUN …] [out=DIR]                 one run again, or many side by side
-  mitigate corpus   taz|text path=… out=DIR [key=value …] prepare a corpus once
+  mitigate corpus   mastodon|taz|text out=DIR [key=value …]   prepare a corpus once
+  mitigate corpus   forget corpus=DIR author=…|post=…|instance=…   take it out, for good
+  mitigate corpus   recheck DIR                           take out what its source deleted
   mitigate recipes                                        every recipe, a line each
   mitigate doctor                                         what this machine and its caches can do
 """
@@ -64,6 +66,8 @@ def guarded(work: Callable[[], Any], *, quiet: bool = False) -> int:
         status = result if isinstance(result, int) else 0
     except REQUEST_ERRORS as error:
         line, status = f"mitigate: {error}", 2
+    except corpora.errors.Stopped as stopped:
+        line, status = f"mitigate: {stopped}", 1
     except KeyboardInterrupt:
         line, status = f"mitigate: interrupted; {_go_on()}", 1
     except Exception as error:  # noqa: BLE001  the last line of defence: it is told, then ends
@@ -306,34 +310,103 @@ def report(words: Sequence[str]) -> int:
     return 0
 
 
-def corpus(words: Sequence[str]) -> int:
-    """`mitigate corpus taz|text …`: read a source once into a folder that recipes take."""
-    from mitigate import settings
+#: Sources that `mitigate corpus` prepares, by the recipe of the same name.
+SOURCES = ("mastodon", "taz", "text")
 
+
+def corpus(words: Sequence[str]) -> int:
+    """`mitigate corpus …`: a source read once into a folder that recipes take; taking out of it."""
+    private, words = _take(words, "private")
+    place = Path(private) if private else None
+    actions = {"forget": _forget, "recheck": _recheck}
+    if words and words[0] in actions:
+        return actions[words[0]](words[1:], place)
     out, words = _take(words, "out")
-    offered = [name for name in settings.available("corpus") if name in ("taz", "text")]
-    if not words or words[0] not in offered:
+    if not words or words[0] not in SOURCES:
         said = words[0] if words else "nothing"
         raise eval.errors.RequestError(
-            f"corpus: {said} is not a source; there are: {', '.join(offered)} (posts from "
-            "Mastodon, gathered with consent, are text)"
+            f"corpus: {said} is not a source; there are: {', '.join(SOURCES)}; what is built "
+            "takes: forget, recheck"
         )
     if not out:
         raise eval.errors.RequestError("corpus: where to? out=DIR")
     import corpora as package
+    from mitigate import settings
 
     name = words[0]
+    own = ("corpus", "benchmark")
     keyed = [
-        word if word.startswith("corpus.") or "=" not in word else f"corpus.{word}"
+        word if word.partition("=")[0].split(".")[0] in own or "=" not in word else f"corpus.{word}"
         for word in words[1:]
     ]
     recipe = settings.from_words([f"corpus={name}", *keyed], recipe=None)
-    facts = package.build(recipe.corpus[name], Path(out))
+    facts = package.build(
+        recipe.corpus[name],
+        Path(out),
+        private=place,
+        benchmark=_to_cut_out(recipe.benchmark) if recipe.benchmark else None,
+        benchmarks=list(recipe.benchmark),
+        say=say,
+    )
     say(
         f"{facts['documents_train']:,} documents to train on, {facts['documents_valid']:,} held "
         f"out, {facts['words']:,} words; dropped: {facts['dropped'] or 'none'}"
     )
+    if not recipe.benchmark:
+        say("No benchmark was looked for in it: benchmark=NAME cuts its sentences out")
     say(f"Corpus: {out} (fill in its DATASHEET.md); corpus={name} corpus.path={out}")
+    return 0
+
+
+def _to_cut_out(chosen: dict[str, Any]) -> Any:
+    """The sentences and templates of benchmarks, as data that corpora takes."""
+    from corpora.decontaminate import Benchmark
+    from eval import benchmarks
+
+    tables = [benchmarks.load(some).table for some in chosen.values()]
+    rows = (row for table in tables for row in table.to_dict("records"))
+    return Benchmark.from_pairs({str(name): of for name, of in row.items()} for row in rows)
+
+
+def _forget(words: Sequence[str], private: Path | None) -> int:
+    """`mitigate corpus forget corpus=DIR author=…|post=…|instance=…`."""
+    from corpora.forget import forget
+    from corpora.privacy import KINDS
+
+    folder, words = _take(words, "corpus")
+    said = [(kind, value) for kind in KINDS if (value := _take(words, kind)[0]) is not None]
+    if not folder or len(said) != 1 or len(words) != 1:
+        raise eval.errors.RequestError(
+            "corpus forget: corpus=DIR and one of author=@NAME@HOST, post=ID_OR_ADDRESS, "
+            "instance=HOST (private=DIR, where it was built with one)"
+        )
+    kind, value = said[0]
+    gone = forget(Path(folder), kind, value, private=private, say=say)
+    left = "" if Path(folder).exists() else "; nothing is left of it, the folder is gone"
+    say(f"{gone:,} documents taken out of {folder}{left}; no later build takes this {kind} again")
+    return 0
+
+
+def _recheck(words: Sequence[str], private: Path | None) -> int:
+    """`mitigate corpus recheck DIR [allowlist=FILE contact=ADDRESS …]`."""
+    from corpora.recheck import ASKED_WITH, recheck
+
+    folders = [word for word in words if "=" not in word]
+    changes = dict(word.split("=", 1) for word in words if "=" in word)
+    unknown = sorted(set(changes) - set(ASKED_WITH))
+    if len(folders) != 1 or unknown:
+        raise eval.errors.RequestError(
+            f"corpus recheck: {f'no key {unknown[0]}; ' if unknown else ''}mitigate corpus recheck "
+            f"DIR [{'=… '.join(ASKED_WITH)}=…] [private=DIR]"
+        )
+    switches: dict[str, Any] = {**changes}
+    for key in ("bots", "sensitive", "allow_local"):
+        if key in changes:
+            if changes[key] not in ("true", "false"):
+                raise eval.errors.RequestError(f"{key}={changes[key]}: true or false")
+            switches[key] = changes[key] == "true"
+    gone = recheck(Path(folders[0]), private=private, changes=switches, say=say)
+    say(f"{gone:,} documents taken out of {folders[0]}")
     return 0
 
 

@@ -16,7 +16,7 @@ from contextlib import closing
 import accelerate
 
 import corpora
-from corpora.decontaminate import overlap
+from corpora.decontaminate import Benchmark, overlap
 from eval import benchmarks, scores
 from eval.errors import RequestError
 from eval.pairs import Pairs
@@ -101,7 +101,8 @@ def inputs(recipe: Recipe) -> tuple[dict[str, Pairs], corpora.Corpus]:
     """Read benchmarks and corpus, before any weight, and refuse what can't be meant.
 
     Raises:
-        RequestError: a file is missing or unreadable, or the corpus holds benchmark sentences.
+        RequestError: a file is missing or unreadable, or the corpus holds sentences of a
+            benchmark, or its templates filled with its predicates.
     """
     if not recipe.benchmark:
         raise RequestError("no benchmark: benchmark=NAME")
@@ -109,17 +110,14 @@ def inputs(recipe: Recipe) -> tuple[dict[str, Pairs], corpora.Corpus]:
         raise RequestError("no corpus: corpus=NAME")
     corpus = corpora.combine([corpora.load(some) for some in recipe.corpus.values()])
     pairs = {name: benchmarks.load(some) for name, some in recipe.benchmark.items()}
-    sentences = {
-        sentence
-        for some in pairs.values()
-        for column in ("sent_more", "sent_less")
-        for sentence in some.table[column]
-    }
-    found = len(overlap([*corpus.train, *corpus.valid], sentences))
+    rows = (row for some in pairs.values() for row in some.table.to_dict("records"))
+    known = Benchmark.from_pairs({str(name): of for name, of in row.items()} for row in rows)
+    found = len(overlap([*corpus.train, *corpus.valid], known))
     if found and not recipe.allow_contaminated:
         raise RequestError(
-            f"{found} texts of the corpus hold sentences of the benchmark, so the score after "
-            "would mean nothing; take them out, or allow_contaminated=true (said in the report)"
+            f"{found} texts of the corpus hold sentences of the benchmark, or its templates "
+            "filled, so the score after would mean nothing; `mitigate corpus … benchmark=NAME` cuts them "
+            "out, or allow_contaminated=true (said in the report)"
         )
     corpus.facts["texts_with_benchmark_sentences"] = found
     return pairs, corpus

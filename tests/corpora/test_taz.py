@@ -2,14 +2,18 @@
 
 import gzip
 import json
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import datasets
+import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
-from corpora import Corpus, CorpusSettings, RequestError, load
+from corpora import Corpus, CorpusSettings, RequestError, load, taz
+from corpora.samples import taz_files
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "corpus" / "taz.yaml"
 
@@ -43,7 +47,8 @@ def settings(folder: Path, **more: Any) -> CorpusSettings:
     """The shipped recipe, on a folder, with changes."""
     recipe = OmegaConf.to_container(OmegaConf.load(RECIPE))
     assert isinstance(recipe, dict)
-    return CorpusSettings(**{**recipe, "path": str(folder), **more})  # type: ignore[arg-type]
+    short = {"min_words": 1, "near_duplicates": 0}  # the texts here are
+    return CorpusSettings(**{**recipe, "path": str(folder), **short, **more})  # type: ignore[arg-type]
 
 
 def bodies(corpus: Corpus) -> list[str]:
@@ -162,7 +167,9 @@ def test_bad_requests_get_one_line(folder: Path, change: dict[str, Any], said: s
     [
         (b'{"1": {"text": ', r"a\.json: not JSON, or not all of it"),
         (b'{"1": "text"}', r"a\.json: not of the form .*corpus=text"),
-        (b"3", r"a\.json: not of the form"),
+        (b"3", r"a\.json: neither a JSON object nor a list"),
+        (b'{"1": {"a": nope}}', r"a\.json: not JSON, .*at byte 12\); corpus\.on_error=skip"),
+        (b'{"1": {"a": "gr\xfcn"}}', r"a\.json: not utf-8 \(byte 15\); say corpus\.encoding="),
     ],
 )
 def test_bad_files_get_one_line(tmp_path: Path, content: bytes, said: str) -> None:
@@ -173,5 +180,80 @@ def test_bad_files_get_one_line(tmp_path: Path, content: bytes, said: str) -> No
 
 def test_a_folder_without_json_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x", encoding="utf-8")
-    with pytest.raises(RequestError, match=r"no \.json, \.json\.gz or \.zip"):
+    with pytest.raises(RequestError, match=r"no text in this folder; .*reader=taz takes \.json"):
         load(settings(tmp_path))
+
+
+def test_one_broken_file_stops_or_is_passed(folder: Path) -> None:
+    """Its place is said; the articles before it and the other files stay."""
+    whole = json.dumps(YEARS["taz_2021.json"])
+    at = whole.index('"4"') + 9
+    (folder / "taz_2021.json").write_text(whole[:at], encoding="utf-8")
+    with pytest.raises(RequestError, match=rf"taz_2021\.json: .* at byte {at - 3:,}\)"):
+        load(settings(folder))
+    with pytest.warns(UserWarning, match=r"taz_2021\.json: .* the rest of it is left out"):
+        corpus = load(settings(folder, on_error="skip"))
+    assert bodies(corpus) == ["Eins", "Sechs", "Zwei"]
+    assert corpus.facts["dropped"]["unreadable: the rest of a file"] == 1
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+def test_the_same_articles_in_other_files(folder: Path, tmp_path: Path, suffix: str) -> None:
+    expected = sorted(load(settings(folder)).train)
+    rows = [
+        {"id": key, "text": article["text"], **{k: v for k, v in article.items() if k != "text"}}
+        for articles in YEARS.values()
+        for key, article in articles.items()
+    ]
+    out = tmp_path / "other"
+    out.mkdir()
+    file = out / f"taz{suffix}"
+    flat = [
+        {**{f"text.{k}": v or "" for k, v in row["text"].items()}, "id": row["id"],
+         "publishing_date": row["publishing_date"], "keywords": ", ".join(row["keywords"])}
+        for row in rows
+    ]  # fmt: skip
+    if suffix == ".jsonl":
+        file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    elif suffix == ".csv":
+        pd.DataFrame(flat).to_csv(file, index=False)
+    else:
+        pd.DataFrame(flat).to_parquet(file)
+    given = {"id": "id"}
+    assert sorted(load(settings(out, fields=given)).train) == expected
+    with pytest.raises(RequestError, match=r"corpus\.fields\.body=body: .*text\.body"):
+        load(settings(out, fields={"body": "body"}))
+
+
+def test_a_dataset_of_the_hub_or_a_folder_of_one(folder: Path, tmp_path: Path) -> None:
+    expected = sorted(load(settings(folder)).train)
+    rows = [article for articles in YEARS.values() for article in articles.values()]
+    saved = tmp_path / "saved"
+    datasets.DatasetDict({"all": datasets.Dataset.from_list(rows)}).save_to_disk(str(saved))
+    given = {"path": None, "hub": str(saved)}
+    assert sorted(load(settings(folder, **given, hub_split="all")).train) == expected
+    with pytest.raises(RequestError, match=r"corpus\.hub_split=train: there are: all"):
+        load(settings(folder, **given))
+    with pytest.raises(RequestError, match=r"corpus\.hub=me/none: .*HF_HUB_OFFLINE"):
+        load(settings(folder, path=None, hub="me/none"))
+    with pytest.raises(RequestError, match=r"corpus\.hub=/no/where: no such folder"):
+        load(settings(folder, path=None, hub="/no/where"))
+
+
+def test_large_files_are_read_in_bounded_memory(tmp_path: Path) -> None:
+    """Twice the articles take no more memory: what is dropped isn't held."""
+    peaks = []
+    for count in (1_000, 4_000):
+        folder = tmp_path / str(count)
+        taz_files.write(folder, count)
+        one = folder / "all.json"
+        articles = dict(taz_files.articles(count))
+        one.write_text(json.dumps(articles), encoding="utf-8")
+        del articles
+        tracemalloc.start()
+        found = sum(1 for _ in taz.read(settings(one, years="")))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert found == count
+    assert peaks[1] < 1.5 * peaks[0]
+    assert one.stat().st_size > 3 * peaks[1] / 10

@@ -33,6 +33,10 @@ FILES = {
     "finished/manifest.json": json.dumps({"status": "finished"}).encode(),
     "broken/recipe.yaml": b"a: [",
     "full/something": b"x",
+    "rows.csv": b"who,body\na,b\n",
+    "broken.json": b'{"1": {"text": ',
+    "old/manifest.json": b'{"name": "old"}',
+    "old/train.jsonl": b'{"text": "a"}\n',
 }
 
 
@@ -44,6 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MITIGATE_PRIVATE", str(tmp_path.with_name(f"{tmp_path.name}_private")))
     return tmp_path
 
 
@@ -112,7 +117,7 @@ REQUESTS = [
     (("train", "benchmark=[]"), "no benchmark: benchmark=NAME"),
     # Corpora.
     ((*TRAIN, "corpus.path=none.txt"), "corpus text: nothing at none.txt"),
-    ((*TRAIN, "corpus.path=blank.txt"), "no usable text in blank.txt (3 documents read: 3 no text"),
+    ((*TRAIN, "corpus.path=blank.txt"), "no usable text in blank.txt ("),
     ((*TRAIN, "corpus.path=latin.txt"), "latin.txt: not utf-8 (byte "),
     ((*TRAIN, "corpus.reader=txet"), "corpus.reader=txet: no file corpora/txet.py"),
     (("train", "corpus=[]"), "no corpus: corpus=NAME"),
@@ -153,8 +158,21 @@ REQUESTS = [
     (("report", "none"), "none: no recipe.yaml and no manifest.json, so not a run's folder"),
     (("report", "full", "finished"), "full: no recipe.yaml and no manifest.json"),
     # Corpora, prepared.
-    (("corpus",), "there are: taz, text (posts from Mastodon"),
-    (("corpus", "mastodon"), "corpus: mastodon is not a source; there are: taz, text"),
+    (("corpus",), "there are: mastodon, taz, text; what is built takes: forget, recheck"),
+    (("corpus", "mastdon"), "corpus: mastdon is not a source; there are: mastodon, taz, text"),
+    (("corpus", "mastodon", "out=new"), "corpus.allowlist: none, so nothing is fetched; ask an"),
+    (("corpus", "forget", "author=x"), "corpus forget: corpus=DIR and one of author="),
+    (("corpus", "forget", "corpus=full", "author=x"), "full: not a corpus that `mitigate corpus"),
+    (("corpus", "recheck"), "mitigate corpus recheck DIR [allowlist="),
+    (("corpus", "recheck", "full", "allowlst=x"), "corpus recheck: no key allowlst; "),
+    (("corpus", "recheck", "old"), "old: built by another version (format 1, this one reads 2)"),
+    ((*TRAIN, "corpus.path=old"), "old: built by another version (format 1, this one reads 2)"),
+    (("corpus", "text", "path=text.txt", "out=new", "private=new/p"), "must lie outside the corp"),
+    (("corpus", "text", "path=text.txt", "out=new", "groups=[gai]"), "no such identity; there are"),
+    (("corpus", "text", "path=rows.csv", "out=new"), "such field in rows.csv; there are: body, wh"),
+    (("corpus", "text", "path=text.txt", "out=new", "min_words=99"), "went at the step 'length'"),
+    (("corpus", "taz", "path=broken.json", "out=new"), "broken.json: not JSON, or not all"),
+    (("corpus", "text", "path=text.txt", "out=new", "benchmark=wnoqueer"), "no benchmark named w"),
     (("corpus", "text", "path=text.txt"), "corpus: where to? out=DIR"),
     (("corpus", "text", "path=text.txt", "out=full"), "out=full: is there already"),
     (("corpus", "text", "path=none", "out=new"), "corpus text: nothing at none; your own text"),

@@ -1,0 +1,75 @@
+"""A corpus of the shape of taz2024full, through the real commands, to a trained model."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from corpora.samples import taz_files
+from tests.conftest import Run
+
+QUICK = (
+    "model=samples_masked_de", "benchmark=samples_de", "benchmark.limit=40", "method.max_steps=2",
+    "method.batch=2", "method.accumulation=1", "method.eval_steps=2", "method.save_steps=2",
+    "retention.sentences=5", "tracking.mode=disabled", "inference.resamples=50",
+)  # fmt: skip
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> dict[str, str]:
+    return {"MITIGATE_PRIVATE": str(tmp_path / "private")}
+
+
+def test_taz_lora_trains_on_it_built_or_not(
+    tmp_path: Path, run_mitigate: Run, private: dict[str, str]
+) -> None:
+    taz_files.write(tmp_path / "taz", 400, share=0.5)
+    built = run_mitigate(
+        "corpus", "taz", "path=taz", "out=built", "benchmark=samples_de", "fields.author=author",
+        env=private,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    for name in ("taz", "built"):
+        done = run_mitigate(
+            "train", "recipe=taz_lora", f"corpus.path={name}", *QUICK, f"run.dir=run_{name}",
+            env=private,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    manifest = json.loads((tmp_path / "run_built" / "manifest.json").read_text("utf-8"))
+    sheet = hashlib.sha256((tmp_path / "built" / "DATASHEET.md").read_bytes()).hexdigest()
+    assert manifest["corpus"]["datasheet_sha256"] == sheet
+    assert manifest["corpus"]["built_from"]["benchmarks"] == ["samples_de"]
+    assert (tmp_path / "run_built" / "adapter").is_dir()
+
+
+def test_contaminated_text_is_refused_and_cut_out(
+    tmp_path: Path, run_mitigate: Run, private: dict[str, str]
+) -> None:
+    from eval import benchmarks
+    from eval.benchmarks import BenchmarkSettings
+
+    pairs = benchmarks.load(BenchmarkSettings(name="samples_de", reader="samples", language="de"))
+    sentence = pairs.table["sent_more"][0]
+    lines = [f"Am Tag {n} war hier noch alles ruhig." for n in range(50)]
+    lines[7] = f"{lines[7]} {sentence}"
+    (tmp_path / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
+    words = ("train", "recipe=demo", "corpus=text", "corpus.path=lines.txt", *QUICK)
+    done = run_mitigate(*words, env=private)
+    assert done.returncode == 2
+    assert "1 texts of the corpus hold sentences of the benchmark" in done.stderr
+    assert "allow_contaminated=true" in done.stderr
+    done = run_mitigate(*words, "allow_contaminated=true", "run.dir=said", env=private)
+    assert done.returncode == 0, done.stderr
+    report = (tmp_path / "said" / "report.html").read_text(encoding="utf-8")
+    assert "The corpus holds sentences of the benchmark" in report
+    done = run_mitigate(
+        "corpus", "text", "path=lines.txt", "out=cut", "near_duplicates=0", "benchmark=samples_de",
+        env=private,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    content = b"".join(path.read_bytes() for path in (tmp_path / "cut").rglob("*.arrow"))
+    assert sentence.encode() not in content
+    assert lines[7].split(".")[0].encode() in content
+    assert re.search(r"sentences cut: 1", (tmp_path / "cut" / "DATASHEET.md").read_text("utf-8"))
