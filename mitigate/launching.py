@@ -73,7 +73,7 @@ def command(recipe: Recipe, environment: Mapping[str, str]) -> list[str]:
             f"launch.processes={processes} can't be shared by launch.machines={machines}; it "
             "counts the processes of all machines together"
         )
-    if asked.strategy == "DEEPSPEED" and importlib.util.find_spec("deepspeed") is None:
+    if asked.strategy == "DEEPSPEED" and not _installed("deepspeed"):
         raise RequestError(f"launch={asked.name}: DeepSpeed is not here: pip install deepspeed")
     place: list[str] = []
     if machines > 1:
@@ -187,6 +187,10 @@ def _asked_of_accelerate() -> int | None:
             value = value or (words[index + 1] if index + 1 < len(words) else "")
             return int(value) if value.isdigit() else None
     return None
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
 
 
 def _cores() -> int:

@@ -572,7 +572,7 @@ def _typed(composed: DictConfig) -> Recipe:
     flat = _flat(dataclasses.asdict(recipe))
     for key, allowed in CHOICES.items():
         if flat[key] not in allowed:
-            names = [name for name in allowed if name is not None]
+            names = [str(name) for name in allowed if name is not None]
             raise RequestError(f"{key}={flat[key]}: {nearest(str(flat[key]), names)}")
     _check_ranges(recipe)
     return recipe
@@ -669,9 +669,7 @@ def _check_counterfactuals(recipe: Recipe) -> None:
     """Whether there are words to exchange in the languages of the corpora."""
     cda = recipe.method.cda or CdaSettings()
     if cda.sides not in ("two", "one"):
-        raise RequestError(
-            f"method.cda.sides={cda.sides}: {nearest(cda.sides, ('two', 'one'))}"
-        )
+        raise RequestError(f"method.cda.sides={cda.sides}: {nearest(cda.sides, ('two', 'one'))}")
     there = sorted(path.stem for path in COUNTERFACTUALS.glob("*.yaml"))
     if unknown := next((code for code in cda.languages if code not in there), None):
         raise RequestError(f"method.cda.languages={unknown}: {nearest(unknown, there)}")

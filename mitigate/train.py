@@ -53,11 +53,11 @@ def main(words: Sequence[str]) -> Path:
     chosen = method(recipe.method)
     models.prepare(recipe.model)
     state = accelerate.PartialState(cpu=recipe.launch.cpu)  # starts the process group
+    real = check_strategy(recipe, state)
     # Only `job` may hold the model: it has to be gone before the fine-tuned one is loaded.
     loaded = [models.load(recipe.model)]
     chosen.check(loaded[0], recipe.method, recipe.model.lora_targets, state.num_processes)
     held_out.check(recipe, loaded[0])
-    real = check_strategy(recipe, state)
     with listening(), closing(open_run(recipe, "mitigate train " + " ".join(words))) as run:
         run.note(strategy=real)
         try:

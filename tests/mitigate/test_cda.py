@@ -306,6 +306,7 @@ def test_a_run_says_what_it_augmented(tiny_masked: Path, run_mitigate: Run, tmp_
         *("train", "recipe=demo_cda", f"model.path={tiny_masked}", "run.dir=run"),
         *("corpus.sentences=300", "benchmark.limit=40", "method.max_steps=4"),
         *("method.eval_steps=4", "method.save_steps=4", "retention.sentences=4"),
+        *("retention.grammar=false", "retention.places=2"),
         *("inference.resamples=200", "tracking.mode=disabled"),
     )
     assert done.returncode == 0, done.stderr

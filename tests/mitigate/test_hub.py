@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from huggingface_hub import ModelCard
@@ -123,8 +124,8 @@ def test_the_merged_model_does_what_the_adapter_does(
 
 
 def test_the_card_is_in_the_hubs_form(published: Published) -> None:
-    deltas = json.loads((published.folder / "deltas.json").read_text("utf-8"))["rows"]
-    bias = next(row for row in deltas if row["scope"] == "overall" and row["metric"] == "bias")
+    deltas = pd.read_csv(published.folder / "deltas.csv").set_index(["scope", "metric"])
+    bias = deltas.loc["overall", "bias"]
     for name, library in (("adapter", "peft"), ("model", "transformers")):
         card = ModelCard.load(published.folder / name / "README.md")
         assert card.data.library_name == library

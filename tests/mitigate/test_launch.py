@@ -55,8 +55,7 @@ def parsed(*words: str, environment: dict[str, str] | None = None) -> argparse.N
 @pytest.fixture
 def deepspeed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if it were installed."""
-    found = SimpleNamespace(name="deepspeed")
-    monkeypatch.setattr("mitigate.launching.importlib.util.find_spec", lambda name: found)
+    monkeypatch.setattr("mitigate.launching._installed", lambda name: True)
 
 
 def test_every_launch_recipe_is_one_that_this_version_knows() -> None:
