@@ -162,14 +162,16 @@ def build(
     private: Path | None = None,
     benchmark: decontaminate.Benchmark | None = None,
     benchmarks: Sequence[str] = (),
+    ready: steps.Prepared | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Read a corpus once and write it to a new folder, which every recipe takes as its path.
 
     `corpora.prepared` says what the folder holds; salt and provenance go to `private`, a folder
     outside it. `benchmark`: whose sentences and templates are cut out, with its names in
-    `benchmarks` for the datasheet. Posts from Mastodon are gathered first. Returns the facts,
-    which are the folder's manifest.
+    `benchmarks` for the datasheet. `ready`: what a cluster has prepared of it already
+    (`corpora.cluster.gather`), so that nothing is read here. Posts from Mastodon are gathered
+    first. Returns the facts, which are the folder's manifest.
 
     Raises:
         RequestError: `out` holds something already, or `private` lies in it, or as `load`.
@@ -189,7 +191,7 @@ def build(
         gathered: dict[str, Any] = {}
         if settings.reader == "mastodon" and not settings.path:
             settings, gathered = _gathered(settings, store, say)
-        built, facts = _collect(settings, store, benchmark)
+        built, facts = _collect(settings, store, benchmark, ready)
         splits, provenance = rows.tables(built, store)
         facts |= summary(
             {split: rows.counted(table) for split, table in splits.items()},
@@ -252,10 +254,23 @@ def _documents(settings: CorpusSettings) -> Iterator[Document]:
     return module.read(settings)
 
 
+def _without_forgotten(ready: steps.Prepared, store: privacy.Store | None) -> steps.Prepared:
+    """What a cluster prepared, without those who have asked to be forgotten since."""
+    stays = [not (store and store.is_forgotten(kept.document)) for kept in ready.kept]
+    left = [kept for kept, stay in zip(ready.kept, stays, strict=True) if stay]
+    gone = len(stays) - len(left)
+    if not gone:
+        return ready
+    step = steps.Step("forgotten", len(stays), len(left), {"forgotten": gone})
+    bands = ready.bands[np.asarray(stays)]
+    return replace(ready, kept=left, bands=bands, counts=[*ready.counts, step])
+
+
 def _collect(
     settings: CorpusSettings,
     store: privacy.Store | None,
     benchmark: decontaminate.Benchmark | None = None,
+    ready: steps.Prepared | None = None,
 ) -> tuple[steps.Built, dict[str, Any]]:
     """What is left of the documents, split, and what was done; nothing is counted yet."""
     _check(settings)
@@ -276,6 +291,10 @@ def _collect(
     if place and prepared.is_prepared(place):
         built, manifest = _chosen(settings, place)
         files, read = dict.fromkeys(manifest["files"]), built.counts[0].before
+    elif ready is not None:
+        built = steps.finish(_without_forgotten(ready, store), settings)
+        files = dict.fromkeys(kept.document.origin for kept in ready.kept)
+        read = built.counts[0].before
     else:
         ready = filtering.apply(steps.prepare(told(), settings, benchmark), settings)
         built = steps.finish(ready, settings)

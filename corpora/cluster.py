@@ -5,10 +5,10 @@ files at most, by whatever executor datatrove has:
 
     SlurmPipelineExecutor(pipeline=stage(settings, work, benchmark), tasks=512, …).run()
 
-What looks at all of them, `gather` reads back in the order of the files; `corpora.steps.finish`
-does the rest on one machine. The result is that of one machine, but for boilerplate: lines are
-counted by file here, too, where a source is a file, and not across files that are one document
-each.
+What looks at all of them, `gather` reads back in the order of the files; on one machine,
+`corpora.build(settings, out, ready=gather(settings, work))` does the rest. The result is that of
+one machine, but for boilerplate: lines are counted by file here, too, where a source is a file,
+and not across files that are one document each.
 
 The work folder holds who wrote what. It belongs to nobody else, and is deleted afterwards.
 """

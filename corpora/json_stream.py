@@ -35,7 +35,7 @@ class _Buffer:
         except LookupError as error:
             raise RequestError(f"corpus.encoding={encoding}: no such codec") from error
 
-    def more(self, size: int = CHUNK) -> bool:
+    def more(self, size: int) -> bool:
         """Read on; whether there was anything."""
         if self.ended:
             return False
@@ -70,7 +70,7 @@ class _Buffer:
                 self.at += 1
             if self.at < len(self.text):
                 return self.text[self.at]
-            if not self.more():
+            if not self.more(CHUNK):
                 return ""
 
     def take(self, wanted: str) -> str:

@@ -17,8 +17,8 @@ STEM = 4
 
 # No word to look an entry up by.
 _EVERYDAY = frozenset(
-    ("am", "ben", "bin", "is", "ist", "non", "nicht", "people")
-    + ("mensch", "menschen", "mensen", "person", "personen", "persoon")
+    {"am", "ben", "bin", "is", "ist", "non", "nicht", "people", "mensch", "menschen", "mensen"}
+    | {"person", "personen", "persoon"}
 )
 _TOKEN = re.compile(r"[^\W_]+(?:['’]\w+)?")
 #: One word of an entry: its letters, and whether any ending may follow.
@@ -78,8 +78,8 @@ class Identities:
         tokens = _TOKEN.findall(text)
         folded = [token.casefold() for token in tokens]
         found: set[str] = set()
-        for at, token in enumerate(folded):
-            for entry, anchor, group in self._entries.near(token):
+        for at in self._entries.places(folded):
+            for entry, anchor, group in self._entries.near(folded[at]):
                 start = at - anchor
                 if (
                     group not in found
@@ -130,6 +130,11 @@ class _Entries:
             self._exact.keys().isdisjoint(words)
             and self._stems.keys().isdisjoint(word[:STEM] for word in words)
         )
+
+    def places(self, words: Sequence[str]) -> list[int]:
+        """The words for which `near` finds anything."""
+        exact, stems = self._exact, self._stems
+        return [at for at, word in enumerate(words) if word in exact or word[:STEM] in stems]
 
     def near(self, word: str) -> list[tuple[tuple[Word, ...], int, str]]:
         """Entries that a word may be the longest word of, and where that stands in them."""

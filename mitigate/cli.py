@@ -139,10 +139,13 @@ def _hush() -> None:
 
 def train(words: Sequence[str]) -> int:
     """`mitigate train`: the main job here, or through the launcher that the recipe names."""
-    from mitigate import launching, settings
-    from mitigate import train as job
+    from mitigate import settings
 
     recipe = settings.from_words(words, recipe="demo")
+    # Only now: a mistyped word is answered before torch is imported.
+    from mitigate import launching
+    from mitigate import train as job
+
     if not launching.needs_launcher(recipe):
         job.main(words)
         return 0
@@ -158,9 +161,8 @@ def score(words: Sequence[str]) -> int:
     out, words = _take(words, "out")
     if not out:
         raise eval.errors.RequestError("score: where to? out=FILE.parquet")
-    from eval import benchmarks, scorers, scores
-    from mitigate import models, settings
-    from mitigate.console import progress, rank, scores_folder
+    from eval import benchmarks
+    from mitigate import settings
 
     chosen = {word.partition("=")[0] for word in words}
     if "benchmark" not in chosen:
@@ -174,9 +176,14 @@ def score(words: Sequence[str]) -> int:
     (name, benchmark), path = next(iter(recipe.benchmark.items())), Path(out)
     if path.suffix != ".parquet":
         raise eval.errors.RequestError(f"out={out}: a Score table is a .parquet file")
+    pairs = benchmarks.load(benchmark)
+    # Only now: what is wrong so far is answered before torch is imported.
     import accelerate
 
-    pairs = benchmarks.load(benchmark)
+    from eval import scorers, scores
+    from mitigate import models
+    from mitigate.console import progress, rank, scores_folder
+
     models.prepare(recipe.model)
     state = accelerate.PartialState(cpu=recipe.launch.cpu)
     lm = models.load(recipe.model)

@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from corpora import CorpusSettings
 from eval.benchmarks import BenchmarkSettings
 from eval.errors import RequestError
-from eval.inference import InferenceSettings
+from eval.inference import CORRECTIONS, InferenceSettings
 from eval.rules import SCORERS, ScoreSettings
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
@@ -272,7 +272,7 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "score.alignment": ("tokens", "words"),
     "score.lowercase": ("auto", "true", "false"),
     "score.overlong": ("error", "skip", "truncate"),
-    "inference.correction": ("holm",),
+    "inference.correction": CORRECTIONS,
     "inference.ties": ("half", "exclude", "reference"),
     "tracking.mode": ("auto", "online", "offline", "disabled"),
 }

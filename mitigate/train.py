@@ -141,8 +141,8 @@ def inputs(recipe: Recipe) -> tuple[dict[str, Pairs], corpora.Corpus]:
     if found and not recipe.allow_contaminated:
         raise RequestError(
             f"{found} texts of the corpus hold sentences of the benchmark, or its templates "
-            "filled, so the score after would mean nothing; `mitigate corpus … benchmark=NAME` cuts them "
-            "out, or allow_contaminated=true (said in the report)"
+            "filled, so the score after would mean nothing; `mitigate corpus … benchmark=NAME` "
+            "cuts them out, or allow_contaminated=true (said in the report)"
         )
     corpus.facts["texts_with_benchmark_sentences"] = found
     for name, some in recipe.corpus.items():  # what a filter of the text knew of the evaluation

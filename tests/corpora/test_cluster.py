@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from datasets import load_from_disk
 
-from corpora import CorpusSettings, RequestError, decontaminate, steps
+from corpora import CorpusSettings, RequestError, build, decontaminate, steps
 
 pytest.importorskip("datatrove", reason="datatrove isn't there: pip install 'mitigate[cluster]'")
 
@@ -41,6 +42,18 @@ def test_the_same_as_on_one_machine(folder: Path, tmp_path: Path, tasks: int) ->
     # What is done is not done again.
     empty = decontaminate.Benchmark()
     assert cluster.run(asked, tmp_path / "work", empty, tasks=tasks) == expected
+
+
+def test_a_folder_is_built_of_what_is_prepared(folder: Path, tmp_path: Path) -> None:
+    asked = settings(folder)
+    (pipeline,) = cluster.stage(asked, tmp_path / "work", BENCHMARK)
+    list(pipeline.run(None))
+    ready = cluster.gather(asked, tmp_path / "work")
+    for name, more in (("here", {"benchmark": BENCHMARK}), ("cluster", {"ready": ready})):
+        build(asked, tmp_path / name, private=tmp_path / "private", **more)
+    here, there = (load_from_disk(str(tmp_path / name)) for name in ("here", "cluster"))
+    for split in ("train", "valid"):
+        assert here[split]["text"] == there[split]["text"]
 
 
 def test_a_task_that_has_not_ended_is_named(folder: Path, tmp_path: Path) -> None:

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from corpora.samples import taz_files
+from eval import benchmarks
+from mitigate import settings
 from tests.conftest import Run
 
 QUICK = (
-    "model=samples_masked_de", "benchmark=samples_de", "benchmark.limit=40", "method.max_steps=2",
+    "benchmark=samples_de", "benchmark.limit=40", "method.lora.targets=[query]",
+    "method.max_steps=2",
     "method.batch=2", "method.accumulation=1", "method.eval_steps=2", "method.save_steps=2",
-    "retention.sentences=5", "tracking.mode=disabled", "inference.resamples=50",
+    "retention.sentences=5", "tracking.mode=disabled", "inference.resamples=100",
 )  # fmt: skip
 
 
@@ -23,7 +26,7 @@ def private(tmp_path: Path) -> dict[str, str]:
 
 
 def test_taz_lora_trains_on_it_built_or_not(
-    tmp_path: Path, run_mitigate: Run, private: dict[str, str]
+    tmp_path: Path, tiny_masked: Path, run_mitigate: Run, private: dict[str, str]
 ) -> None:
     taz_files.write(tmp_path / "taz", 400, share=0.5)
     built = run_mitigate(
@@ -33,8 +36,8 @@ def test_taz_lora_trains_on_it_built_or_not(
     assert built.returncode == 0, built.stderr
     for name in ("taz", "built"):
         done = run_mitigate(
-            "train", "recipe=taz_lora", f"corpus.path={name}", *QUICK, f"run.dir=run_{name}",
-            env=private,
+            "train", "recipe=taz_lora", f"corpus.path={name}", *QUICK, f"model.path={tiny_masked}",
+            f"run.dir=run_{name}", env=private,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
     manifest = json.loads((tmp_path / "run_built" / "manifest.json").read_text("utf-8"))
@@ -45,17 +48,15 @@ def test_taz_lora_trains_on_it_built_or_not(
 
 
 def test_contaminated_text_is_refused_and_cut_out(
-    tmp_path: Path, run_mitigate: Run, private: dict[str, str]
+    tmp_path: Path, tiny_masked: Path, run_mitigate: Run, private: dict[str, str]
 ) -> None:
-    from eval import benchmarks
-    from eval.benchmarks import BenchmarkSettings
-
-    pairs = benchmarks.load(BenchmarkSettings(name="samples_de", reader="samples", language="de"))
-    sentence = pairs.table["sent_more"][0]
+    chosen = settings.from_words(["benchmark=samples_de", "benchmark.limit=40"], recipe=None)
+    sentence = benchmarks.load(chosen.benchmark["samples_de"]).table["sent_more"][0]
     lines = [f"Am Tag {n} war hier noch alles ruhig." for n in range(50)]
     lines[7] = f"{lines[7]} {sentence}"
     (tmp_path / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
-    words = ("train", "recipe=demo", "corpus=text", "corpus.path=lines.txt", *QUICK)
+    given = (f"model.path={tiny_masked}", "corpus=text", "corpus.path=lines.txt", "method=lora")
+    words = ("train", "recipe=demo", *given, *QUICK)
     done = run_mitigate(*words, env=private)
     assert done.returncode == 2
     assert "1 texts of the corpus hold sentences of the benchmark" in done.stderr

@@ -181,9 +181,9 @@ def test_a_large_file_is_read_in_seconds(tmp_path: Path) -> None:
         for predicate in range(759)
         for name in range(60)
     ]
-    start = time.perf_counter()
+    start = time.process_time()
     pairs = read(tmp_path, *rows)
-    assert time.perf_counter() - start < 10  # 2 seconds where nothing else runs
+    assert time.process_time() - start < 10  # 2 seconds where nothing else runs
     assert len(pairs) == 45_540
     assert pairs.table["stereotype_id"].nunique() == 759
     # the second way to cluster: 60 names, each in every stereotype

@@ -204,10 +204,8 @@ def test_demo_moves_a_known_bias(recipe: str, tmp_path: Path) -> None:
     folder = tmp_path / recipe
     done = run("train", f"recipe={recipe}", f"run.dir={folder}")
     assert done.returncode == 0, done.stderr
-    deltas = {
-        (row["scope"], row["metric"]): row
-        for row in json.loads((folder / "deltas.json").read_text("utf-8"))["rows"]
-    }
+    (found,) = json.loads((folder / "deltas.json").read_text("utf-8"))["benchmarks"].values()
+    deltas = {(row["scope"], row["metric"]): row for row in found["deltas"]}
     bias = deltas["overall", "bias"]
     assert bias["before"] >= 75
     assert abs(bias["before"] - 50) - abs(bias["after"] - 50) >= 10
