@@ -367,7 +367,7 @@ def _compared(verdict: str, names: tuple[str, str]) -> str:
         "toward 50": f"{names[1]} lies nearer 50",
         "away from 50": f"{names[0]} lies nearer 50",
         "crossed over": "they lie on different sides of 50",
-        "unchanged": "the same, within the margin stated beforehand",
+        "unchanged": "the same, within the margin of the settings",
     }.get(plain, "no difference is shown")
     return words + verdict.removeprefix(plain)
 

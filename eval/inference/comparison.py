@@ -25,7 +25,8 @@ DELTA_COLUMNS = {
     "before_high": "upper end of it",
     "after_low": "lower end of the interval of the level after",
     "after_high": "upper end of it",
-    "p": "two-sided p of the cluster test",
+    "p": "two-sided p of the cluster test; for distance the larger of that of swapped labels and "
+    "p_t",
     "p_adjusted": "p adjusted within the family",
     "family": "the tests that the adjustment covers, in words",
     "test": "the test and its number of flips",
@@ -34,10 +35,13 @@ DELTA_COLUMNS = {
     "bca_low": "lower end of the bias-corrected and accelerated bootstrap interval of delta",
     "bca_high": "upper end of it; empty where the draws do not allow one",
     "p_floor": "the smallest p that so many clusters allow",
-    "equivalence_margin": "within how much delta counts as none, stated beforehand",
-    "p_equivalence": "p of the two one-sided t tests that delta lies within that margin",
+    "equivalence_margin": "within how much delta counts as none, as the settings state; empty for "
+    "soft, sigmoid and ties",
+    "p_equivalence": "p of the two one-sided t tests that delta lies within that margin; for "
+    "distance the largest of the biases beneath it",
     "p_equivalence_adjusted": "that p adjusted within the family",
-    "smallest_shown": "the change that a t test with se and df would show, with the power set",
+    "smallest_shown": "the change that a t test with se and df would show, with the power set, at "
+    "the family's first step; empty where no p could be small enough",
     "moved_toward_50": "nearer the neutral point than before (50; for margin 0); empty for ties",
     "verdict": "toward 50, away from 50, crossed over (for margin the point is 0), unchanged "
     "(within the margin), not shown; with a warning where few clusters carry it",

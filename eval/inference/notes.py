@@ -10,6 +10,8 @@ from eval.scores import Scores
 
 #: A drift of the soft score is told from here on: what shows at two decimals.
 SOFT_DRIFT = 0.005
+#: Points by which noise lifts the headline's distance, told from here on.
+LIFT = 0.5
 
 
 def notes_of(comparison: Comparison, before: Scores, after: Scores) -> list[str]:
@@ -75,6 +77,13 @@ def notes_of(comparison: Comparison, before: Scores, after: Scores) -> list[str]
         notes.append(
             f"A level's interval has no width in {', '.join(flat)}: there all {unit} went the "
             "same way, which a bootstrap takes for certainty; it is not."
+        )
+    lift = [comparison.headline[f"lift_{when}"] for when in ("before", "after")]
+    if max(lift) >= LIFT:
+        notes.append(
+            f"Noise lifts a distance from 50, since it cannot be negative: here by about "
+            f"{lift[0]:.1f} points before and {lift[1]:.1f} after (bootstrap). Short distances are "
+            "overstated, and so is the spread between groups, which is not tested."
         )
     drift = soft_drift(before, after)
     if drift:

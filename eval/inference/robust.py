@@ -134,7 +134,9 @@ def equivalence_test(
     return np.where(varies, p, np.nan)
 
 
-def smallest_shown(se: np.ndarray, df: np.ndarray, alpha: float, power: float) -> np.ndarray:
+def smallest_shown(
+    se: np.ndarray, df: np.ndarray, alpha: float | np.ndarray, power: float
+) -> np.ndarray:
     """The change that a two-sided t test at `alpha` would show with that power.
 
     (t_{1-alpha/2,df} + t_{power,df}) · se: a property of the design and of this variance, not

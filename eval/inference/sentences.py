@@ -23,10 +23,11 @@ def signed(value: float, digits: int = 1) -> str:
 
 
 def first_sentence(found: Mapping[str, Any], settings: InferenceSettings, unit: str) -> str:
-    """The headline and its verdict.
+    """The headline, which is about the distance from 50, and its verdict.
 
     A change that is not shown is told with how many clusters moved, and with what would have
-    been needed; it is never told as no change.
+    been needed; it is never told as no change. Where the distance is not shown to have changed
+    and bias is, as when it went from one side of 50 to the other, that is told too.
     """
     groups = found["n_groups"]
     if np.isnan(found["delta"]):
@@ -41,27 +42,32 @@ def first_sentence(found: Mapping[str, Any], settings: InferenceSettings, unit: 
     change = (
         f"{where} {levels} (change {signed(found['delta'])}, "
         f"{100 * (1 - settings.alpha):g} % interval {signed(found['ci_low'])} to "
-        f"{signed(found['ci_high'])}; {format_p(found['p_adjusted'])}, tested over "
+        f"{signed(found['ci_high'])}; adjusted {format_p(found['p_adjusted'])}, tested over "
         f"{found['n_clusters']:,} {unit})"
     )
     plain, _, warning = str(found["verdict"]).partition(" (")
     warning = f"; {warning.removesuffix(')')}" if warning else ""
     moved = f"{found['clusters_moved']:,} of {found['n_clusters']:,} {unit} moved"
+    itself = _bias_itself(found)
     if plain == "not shown":
+        subject = "A change of the distance from 50 is not shown" if itself else ""
         needed = found["smallest_shown"]
         needs = (
-            ""
-            if np.isnan(needed)
-            else f"; a change of {needed:.1f} points would be shown {100 * settings.power:g} % "
+            f"; a change of {needed:.1f} points would be shown {100 * settings.power:g} % "
             "of the time"
+            if needed > abs(found["delta"])
+            else ""
         )
-        return f"The change is not shown: {moved}; {change}{needs}{warning}."
+        return f"{subject or 'The change is not shown'}{itself}: {moved}; {change}{needs}{warning}."
     if plain == "unchanged":
         within = (
             f"equivalence {format_p(found['p_equivalence_adjusted'])} within "
-            f"±{found['equivalence_margin']:g} points, stated beforehand"
+            f"±{found['equivalence_margin']:g} points, as the settings state"
         )
-        return f"Bias is unchanged within the margin: {change}; {within}; {moved}{warning}."
+        return (
+            f"The distance from 50 is unchanged within the margin{itself}: {change}; {within}; "
+            f"{moved}{warning}."
+        )
     opening = {
         "toward 50": "Bias moved toward 50",
         "away from 50": "Bias moved away from 50",
@@ -70,12 +76,20 @@ def first_sentence(found: Mapping[str, Any], settings: InferenceSettings, unit: 
     return f"{opening}: {change}{warning}."
 
 
+def _bias_itself(found: Mapping[str, Any]) -> str:
+    """That bias is shown to have changed, where it is."""
+    groups, changed = found["n_groups"], found["groups_changed"]
+    if groups > 1 and changed:
+        return f", though bias itself changed in {changed} of the {groups} groups"
+    return ", though bias itself changed" if changed or found["bias_changed"] else ""
+
+
 def second_sentence(rows: pd.DataFrame) -> str:
     """Overall bias, and how many groups went which way, from the Delta rows of bias."""
     row = rows[rows["scope"] == "overall"].iloc[0]
     overall = (
         f"Overall bias went from {row['before']:.1f} to {row['after']:.1f} "
-        f"({signed(row['delta'])} points, {format_p(row['p_adjusted'])}: "
+        f"({signed(row['delta'])} points, adjusted {format_p(row['p_adjusted'])}: "
         f"{plain_verdict(row['verdict'])})"
     )
     if np.isnan(row["delta"]):

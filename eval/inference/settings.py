@@ -19,13 +19,19 @@ class InferenceSettings:
     # columns to slice by (tier, origin, template, …); if empty, `slice` where a table has it
     slices: list[str] = field(default_factory=list)
     second_cluster: str = "auto"  # a column beside the stereotype; auto: `name`; none
-    equivalence_points: float = 2.0  # "unchanged" within so many points
+    equivalence_points: float = 2.0  # bias and distance are "unchanged" within so many points
     equivalence_nats: float = 0.05  # for the margin, within so many nats
     power: float = 0.8  # of which the smallest change that could be shown is told
 
     def margin(self, metric: str) -> float:
-        """Within how much a metric's change counts as none: points, for the margin nats."""
-        return self.equivalence_nats if metric == "margin" else self.equivalence_points
+        """Within how much a metric's change counts as none: points, for the margin nats.
+
+        NaN for ties, and for the soft and sigmoid scores, which hardly move at all: a model that
+        changes sides may move them by half a point, so that any margin in points would let
+        everything through.
+        """
+        margins = {"bias": self.equivalence_points, "distance": self.equivalence_points}
+        return {**margins, "margin": self.equivalence_nats}.get(metric, float("nan"))
 
 
 def check(settings: InferenceSettings) -> None:
@@ -39,6 +45,11 @@ def check(settings: InferenceSettings) -> None:
     if settings.correction not in CORRECTIONS:
         raise RequestError(
             f"inference.correction={settings.correction}: must be one of {', '.join(CORRECTIONS)}"
+        )
+    taken = sorted({"overall", "macro", "group"} & set(settings.slices))
+    if taken:
+        raise RequestError(
+            f"inference.slices={taken[0]}: is always there; name other columns, such as tier"
         )
     for key in ("alpha", "power"):
         if not 0 < getattr(settings, key) < 1:

@@ -59,7 +59,7 @@ def compare(
         benchmark=name or str(before.meta.get("benchmark") or table["benchmark"].iloc[0]),
         table=deltas[list(DELTA_COLUMNS)],
         published=as_published(before, after, [scope for scope in cut if scope.kind != "macro"]),
-        headline=_headline(deltas, sums),
+        headline=_headline(deltas, sums, settings),
         settings=settings,
         unit=unit,
         two_way=crossed,
@@ -86,6 +86,7 @@ def _rows(scope: Scope, cut: ClusterSums, settings: InferenceSettings) -> Iterat
     accelerated = np.full((2, len(METRICS)), np.nan)
     of_pairs, df_of_pairs = robust.robust(cut)
     spread = np.nan  # the bootstrap's standard error of distance
+    lift = np.full(2, np.nan)
     if cut.clusters > 1:
         stream = resampling.stream(settings.seed, scope.name, 0)
         drawn = resampling.bootstrap(cut, settings.resamples, stream)
@@ -97,6 +98,8 @@ def _rows(scope: Scope, cut: ClusterSums, settings: InferenceSettings) -> Iterat
             changes, delta, left_out[:, 1] - left_out[:, 0], settings.alpha, same
         )
         known = changes[~np.isnan(changes[:, _DISTANCE]), _DISTANCE]
+        if len(known):
+            lift = np.nanmean(drawn[:, :, _DISTANCE], axis=0) - levels[:, _DISTANCE]
         spread = float(known.std(ddof=1)) if len(known) > 1 else np.nan
     se = robust.over_metrics(of_pairs, spread)
     se = np.where(se <= same, np.minimum(se, 0.0), se)  # rounding is no variance
@@ -104,12 +107,14 @@ def _rows(scope: Scope, cut: ClusterSums, settings: InferenceSettings) -> Iterat
     margins = np.asarray([settings.margin(metric) for metric in METRICS])
     p_t = robust.t_test(delta, se, df)
     p_equivalence = robust.equivalence_test(delta, se, df, margins)
-    smallest = robust.smallest_shown(se, df, settings.alpha, settings.power)
     stream = resampling.stream(settings.seed, scope.name, 1)
     p, test = resampling.swap_test(cut, settings.resamples, stream)
+    # Swapped labels ask whether anything changed. That a distance did is more: bias can go from
+    # one side of 50 to the other, and be as far from it as before. So both tests must reject.
+    p[_DISTANCE] = np.fmax(p[_DISTANCE], p_t[_DISTANCE])
     floor = resampling.smallest_p(cut.clusters, settings.resamples)
     for number, metric in enumerate(METRICS):
-        kind = "label swap" if metric == "distance" else "sign-flip"
+        kind = "label swap and t" if metric == "distance" else "sign-flip"
         yield {
             "scope": scope.name,
             "metric": metric,
@@ -134,19 +139,24 @@ def _rows(scope: Scope, cut: ClusterSums, settings: InferenceSettings) -> Iterat
             "p_floor": floor,
             "equivalence_margin": margins[number],
             "p_equivalence": p_equivalence[number],
-            "smallest_shown": smallest[number],
+            # not of the table: by how much noise lifts a distance, told in a note
+            "lift_before": lift[0] if number == _DISTANCE else np.nan,
+            "lift_after": lift[1] if number == _DISTANCE else np.nan,
         }
 
 
-def _headline(deltas: pd.DataFrame, sums: dict[str, ClusterSums]) -> dict[str, Any]:
+def _headline(
+    deltas: pd.DataFrame, sums: dict[str, ClusterSums], settings: InferenceSettings
+) -> dict[str, Any]:
     """The headline: distance from 50 over groups, spread between them, before and after."""
     scope = "macro" if "macro" in sums else "overall"
     row = deltas[(deltas["scope"] == scope) & (deltas["metric"] == "distance")].iloc[0]
     taken = (
         *("before", "after", "delta", "se", "df", "ci_low", "ci_high", "p", "p_adjusted"),
         *("p_floor", "equivalence_margin", "p_equivalence", "p_equivalence_adjusted"),
-        *("smallest_shown", "verdict"),
+        *("smallest_shown", "lift_before", "lift_after", "verdict"),
     )
+    groups = deltas[deltas["scope"].str.startswith("group:") & (deltas["metric"] == "bias")]
     found: dict[str, Any] = {
         "scope": scope,
         "what": "mean over groups of |bias - 50|" if scope == "macro" else "|bias - 50|",
@@ -155,6 +165,14 @@ def _headline(deltas: pd.DataFrame, sums: dict[str, ClusterSums]) -> dict[str, A
         "n_pairs": sums[scope].n_pairs,
         "n_clusters": sums[scope].clusters,
         "clusters_moved": sums[scope].moved,
+        # whatever its distance did: whether bias itself is shown to have changed
+        "groups_changed": int((groups["p_adjusted"] < settings.alpha).sum()),
+        "bias_changed": bool(
+            deltas.loc[
+                (deltas["scope"] == scope) & (deltas["metric"] == "bias"), "p_adjusted"
+            ].iloc[0]
+            < settings.alpha
+        ),
     }
     for when in ("before", "after"):
         levels = deltas.pivot(index="scope", columns="metric", values=when).loc[list(sums)]

@@ -151,10 +151,10 @@ def _power(name: str, comparison: Comparison) -> dict[str, Any]:
         )
     table = cells.table(
         f"Smallest change that could be shown, {name}",
-        f"Smallest: the change that a test of one scope at level {settings.alpha:g} shows with a "
-        f"power of {100 * settings.power:g} %, from this run's own spread; adjusting for many "
-        "groups asks for more. Within: the margin of “unchanged”, stated beforehand; its p is of "
-        "two one-sided tests (TOST).",
+        f"Smallest: the change that the first step of its family at level {settings.alpha:g} shows "
+        f"with a power of {100 * settings.power:g} %, from this run's own spread. Within: the "
+        "margin of “unchanged”, as the settings state; its p is of two one-sided tests (TOST), for "
+        "a distance the largest of the biases beneath it.",
         [
             *("scope", "measure", comparison.unit, "Δ", "smallest shown", "within"),
             *("p within", "p adj.", "unit", "verdict"),
