@@ -153,6 +153,11 @@ class SideBySide:
                 f"Degraded, having failed the gate of retention: {', '.join(marked)}. A bias "
                 "score can lie nearer 50 merely because a model has lost its language."
             )
+        said += [
+            f"{label}: {note}"
+            for label, run in self.runs.items()
+            for note in run.manifest.get("notes", [])
+        ]
         apart = [bool(run.manifest.get("selection")) for run in self.runs.values()]
         if len(self.front()):
             said.append(
@@ -323,13 +328,18 @@ def _facts(label: str, run: Finished) -> dict[str, Any]:
     }
 
 
+#: Keys of `method` that say what is done, not how long or how fast.
+TREATMENT = {"name", "module", "cda", "preference", "projection", "dropout"}
+
+
 def _settings(found: dict[str, Finished]) -> dict[str, str]:
     """Each run's settings of training in which the runs differ, in words: `lr=0.001`.
 
-    A placebo must have those of its method; what all runs share needs no words.
+    A placebo must have those of its method; what all runs share needs no words. Nor does what a
+    method is (TREATMENT): that is the difference which is asked about.
     """
     flat = {label: dataclasses.asdict(run.recipe.method) for label, run in found.items()}
-    keys = sorted({key for method in flat.values() for key in method} - {"name"})
+    keys = sorted({key for method in flat.values() for key in method} - TREATMENT)
     told = [key for key in keys if len({str(method[key]) for method in flat.values()}) > 1]
     return {
         label: ", ".join(f"{key}={method[key]}" for key in told) or SAME

@@ -102,9 +102,9 @@ def main(runs: int = 2000, seed: int = 2026) -> int:
         "",
         f"{runs:,} runs of A/A data a design, tests at 5 %, intra-cluster correlation "
         f"{CORRELATION}, unequal clusters, four groups of {', '.join(f'{s:.0%}' for s in SHARES)} "
-        f"of the pairs; unadjusted p; Monte Carlo standard error of a true 5 %: "
-        f"{100 * found['error'].iloc[0]:.2f} points. The sign-flip test is the one the verdicts rest "
-        "on; of a distance they ask for a t test too, and so reject less often than here.",
+        "of the pairs; unadjusted p; Monte Carlo standard error of a true 5 %: "
+        f"{100 * found['error'].iloc[0]:.2f} points. The sign-flip test is the one the verdicts "
+        "rest on; of a distance they ask for a t test too, and so reject less often than here.",
         "",
         "| clusters | scope | metric | test | rejected |",
         "|---:|---|---|---|---:|",
