@@ -86,7 +86,7 @@ def fit(context: Context, model: Any, train: Sequence[str], valid: Sequence[str]
         "steps": steps,
         "epochs": trainer.state.epoch,
         "train_rows": len(trainer.train_dataset),
-        "packed": "lengths" in trainer.train_dataset[0],
+        "packed": "lengths" in getattr(trainer.train_dataset, "column_names", ()),
         "valid_rows": len(trainer.eval_dataset or []),
         "train_loss": sum(losses) / len(losses) if losses else None,
         "best_valid_loss": trainer.state.best_metric,

@@ -231,6 +231,7 @@ def test_sharded_weights_are_gathered_to_be_saved(tmp_path: Path) -> None:
         torch.testing.assert_close(first[key], tensor, atol=0, rtol=0)
 
 
+@pytest.mark.long
 def test_fsdp_without_a_gpu_is_refused_in_one_line(tiny_masked: Path, tmp_path: Path) -> None:
     """The real command: accelerate starts two processes and would train them by DDP."""
     if torch.cuda.is_available():

@@ -183,6 +183,7 @@ def test_figure_names_what_is_on_the_front() -> None:
     assert {"lr=1", "lr=2", "before"} == told
 
 
+@pytest.mark.long
 def test_a_real_sweep_ends_and_goes_on(tiny_masked: Path, tmp_path: Path, run_mitigate) -> None:
     """Two short runs; one is unfinished again, and only that one is run again."""
     words = [

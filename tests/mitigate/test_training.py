@@ -557,7 +557,7 @@ def test_a_torn_checkpoint_is_not_gone_on_from(
     state.write_text(state.read_text("utf-8")[:100], "utf-8")
     for key, tensor in weights(run()).items():
         torch.testing.assert_close(tensor, expected[key], atol=1e-6, rtol=0)
-    assert said == ["going on from checkpoint-4"]
+    assert [line for line in said if line.startswith("going")] == ["going on from checkpoint-4"]
     assert not (folder / "checkpoint-10").exists()
 
 

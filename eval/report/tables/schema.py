@@ -165,7 +165,11 @@ class Headline(TypedDict):
     p_equivalence: float | None
     p_equivalence_adjusted: float | None
     smallest_shown: float | None
+    lift_before: float | None  # points by which noise lifts the distance (bootstrap)
+    lift_after: float | None
     verdict: str
+    groups_changed: int  # in how many groups bias is shown to have changed
+    bias_changed: bool  # whether it is in the headline's own scope
     n_groups: int
     n_pairs: int
     n_clusters: int
