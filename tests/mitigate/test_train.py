@@ -144,7 +144,7 @@ def test_causal_lora_through_accelerate(tiny_causal: Path, tmp_path: Path) -> No
     lm = models.load(ModelSettings(path=str(tiny_causal), adapter=str(folder / "adapter")))
     after = scores.read(folder / "after-samples_nl.parquet")
     assert after.meta["model_fingerprint"] == lm.fingerprint
-    assert (folder / "deltas.csv").read_text("utf-8").count("samples_nl,overall") == 5
+    assert (folder / "deltas.csv").read_text("utf-8").count("samples_nl,overall") == 6
 
 
 def test_two_processes_equal_one(masked_run: Path, tiny_masked: Path, tmp_path: Path) -> None:
