@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from corpora import clean, decontaminate, prepared, privacy, rows, select, steps
+from corpora import clean, decontaminate, filtering, prepared, privacy, rows, select, steps
 from corpora.documents import Document
 from corpora.errors import RequestError, Stopped
 from corpora.summary import Row, summary, texts_hash
@@ -59,6 +59,9 @@ class CorpusSettings:
     balance: bool = False  # as many documents of each identity
     origins: list[str] = field(default_factory=list)  # only these files or hosts
     tokens: int | None = None  # a budget of words, a seeded sample
+    control: bool = False  # a placebo's text: names no identity, and no keyword of `keywords`
+    match: str | None = None  # a placebo: the built corpus that it has as many words as
+    stereotypes: str | None = None  # a list: sentences with one of these and an identity are cut
     workers: int = 1  # processes that clean and label
     # mastodon
     allowlist: str | None = None  # the file that says who agreed to what
@@ -271,6 +274,7 @@ def _collect(
 ) -> tuple[steps.Built, dict[str, Any]]:
     """What is left of the documents, split, and what was done; nothing is counted yet."""
     _check(settings)
+    settings = filtering.matched(settings)
     files: dict[str, None] = {}
     read = 0
 
@@ -292,7 +296,8 @@ def _collect(
         files = dict.fromkeys(kept.document.origin for kept in ready.kept)
         read = built.counts[0].before
     else:
-        built = steps.run(told(), settings, benchmark)
+        ready = filtering.apply(steps.prepare(told(), settings, benchmark), settings)
+        built = steps.finish(ready, settings)
     if settings.limit is not None:
         built = _limited(built, settings.limit, settings.seed)
     dropped = Counter[str]()
@@ -315,6 +320,7 @@ def _collect(
         "seed": settings.seed,
         "valid_share": settings.valid_share,
         "limit": settings.limit,
+        **filtering.facts(settings),
         "cleaning": clean.VERSION,
         "documents_read": read,
         "dropped": dict(dropped),
@@ -338,7 +344,7 @@ def _chosen(settings: CorpusSettings, folder: Path) -> tuple[steps.Built, dict[s
         steps.Step("identities", len(kept), len(named), {_NO_GROUP: other} if other else {}),
     ]
     bands = np.empty((len(named), 0), np.uint64)
-    ready = steps.Prepared(named, bands, counts, Counter())
+    ready = filtering.apply(steps.Prepared(named, bands, counts, Counter()), settings)
     return steps.finish(ready, replace(settings, near_duplicates=0)), manifest
 
 

@@ -7,7 +7,8 @@ checked against each file: `headline`, `lead`, `body`, `date`, `keywords`, `auth
 dotted path. A field that the data lacks is set to null; without `id` it is the article's key.
 
 Articles are chosen by year and by keywords, as the German paper does (2608.30884, §3.4): in
-the article's own keywords where `fields.keywords` names them, else in its text. One article
+the article's own keywords where `fields.keywords` names them, else in its text; a placebo's
+(`corpus.control`) are those that have none of them. One article
 is one document: headline, lead and body, a line each.
 """
 
@@ -59,8 +60,8 @@ def read(settings: CorpusSettings) -> Iterator[Document]:
             if not reason and not checked:  # older articles may lack what the wanted ones have
                 records.check([article, *rows.look()], fields, needed, name)
                 checked = True
-            if not reason and wanted and not _about(article, fields, wanted):
-                reason = "without a keyword"
+            if not reason and wanted and _about(article, fields, wanted) == settings.control:
+                reason = "with a keyword" if settings.control else "without a keyword"
             yield Document(
                 "" if reason else _text(article, fields),
                 origin=name,

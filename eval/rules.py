@@ -31,6 +31,9 @@ SCORERS: dict[str, Rule] = {
     "pll_word_l2r": Rule(
         "masked", "shared", "word", "sum", "each shared token masked with the rest of its word"
     ),
+    "pll_all": Rule(
+        "masked", "all", "token", "sum", "each token masked alone, the changed ones too"
+    ),
     "aul": Rule("masked", "all", "nothing", "mean", "every token read with nothing masked"),
     "shared": Rule("causal", "shared", "nothing", "sum", "each shared token given those before"),
     "full": Rule("causal", "all", "nothing", "sum", "every token given those before it"),

@@ -1,4 +1,4 @@
-"""The console script `mitigate`: train, score, compare, report, corpus, recipes, doctor.
+"""The console script `mitigate`: train, sweep, score, compare, report, corpus, export, …
 
 Exit status: 0 done; 2 the request is wrong; 1 it failed while running.
 """
@@ -21,11 +21,13 @@ USAGE = """\
 Score a language model's bias, fine-tune it, score it again, and say what changed.
 
   mitigate train    recipe=NAME [key=value …]             score, fine-tune, score, compare
+  mitigate sweep    recipe=NAME key=A,B … [out=DIR]       that for every combination, side by side
   mitigate score    model=NAME|model.path=DIR benchmark=NAME [benchmark.path=FILE] out=FILE.parquet
   mitigate describe benchmark=NAME [out=DIR] [json=true]  what a benchmark is made of
   mitigate compare  BEFORE AFTER [out=DIR] [pairs=common] two score files, or two run folders
   mitigate compare  EARLIER power=true [clusters=N]       the smallest change that could be shown
-  mitigate report   RUN [RUN …] [out=DIR]                 one run again, or many side by side
+  mitigate report   RUN [RUN …] [out=DIR]                 one run again, or many, or a sweep's
+  mitigate export   lm-eval benchmark=NAME out=DIR        as tasks of lm-evaluation-harness
   mitigate corpus   mastodon|taz|text out=DIR [key=value …]   prepare a corpus once
   mitigate corpus   forget corpus=DIR author=…|post=…|instance=…   take it out, for good
   mitigate corpus   recheck DIR                           take out what its source deleted
@@ -68,11 +70,13 @@ def guarded(work: Callable[[], Any], *, quiet: bool = False) -> int:
         line, status = f"mitigate: {error}", 2
     except corpora.errors.Stopped as stopped:
         line, status = f"mitigate: {stopped}", 1
-    except KeyboardInterrupt:
-        line, status = f"mitigate: interrupted; {_go_on()}", 1
+    except KeyboardInterrupt as stopped:  # SIGTERM says what it saved
+        line, status = f"mitigate: {str(stopped) or 'interrupted'}; {_go_on()}", 1
     except Exception as error:  # noqa: BLE001  the last line of defence: it is told, then ends
         if _disk_is_full(error):
             line = "mitigate: No space left on device"
+        elif _out_of_memory(error):
+            line = f"mitigate: out of memory; {LESS_MEMORY}"
         else:
             traceback.print_exc()
             line = f"mitigate: {type(error).__name__}: {error}"
@@ -96,6 +100,24 @@ def _disk_is_full(error: Exception) -> bool:
         return True
     folder = current_folder()
     return folder is not None and shutil.disk_usage(folder).free < FULL
+
+
+#: What a user can do: the first goes on in the same folder, the others are another run.
+LESS_MEMORY = (
+    "while scoring, score.batch_tokens=N with a smaller N; while training, a smaller method.batch "
+    "with more method.accumulation, or a smaller method.block, in a new folder (what is scored is "
+    "found again); mitigate doctor says what fits"
+)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out, of the machine or of a GPU; torch's CPU allocator has no class."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    said = str(error)
+    return isinstance(error, RuntimeError) and (
+        "can't allocate memory" in said or "not enough memory" in said
+    )
 
 
 def _go_on() -> str:
@@ -305,15 +327,58 @@ def report(words: Sequence[str]) -> int:
     wrong = [word for word in words if not Path(word).exists() and ("=" in word or word[0] == "-")]
     if wrong:
         raise eval.errors.RequestError(f"report: {wrong[0]}: takes run folders and out=DIR")
-    from mitigate import reporting, side_by_side
+    from mitigate import reporting, side_by_side, sweep
 
     target = Path(out) if out else None
+    swept = [folder for folder in folders if (folder / sweep.FILE).is_file()]
+    folders = [run for folder in folders for run in sweep.run_folders(folder)]
+    if swept and target is None:
+        target = swept[0] / sweep.PAGE
     if len(folders) == 1:
         where: Path | None = reporting.again(folders[0], target)
     else:
         where = side_by_side.show(folders, target)
     if where is not None:
         say(f"Report: {where}")
+    return 0
+
+
+def sweep(words: Sequence[str]) -> int:
+    """`mitigate sweep`: runs for every combination of values, then all of them side by side."""
+    out, words = _take(words, "out")
+    from mitigate import sweep as job
+
+    return job.run(words, Path(out) if out else None)
+
+
+#: What `mitigate export` writes for.
+TARGETS = ("lm-eval",)
+
+
+def export(words: Sequence[str]) -> int:
+    """`mitigate export lm-eval`: benchmarks as task files that another harness takes."""
+    out, words = _take(words, "out")
+    if not words or words[0] not in TARGETS:
+        said = words[0] if words else "nothing"
+        raise eval.errors.RequestError(
+            f"export: {said} is no format; there are: {', '.join(TARGETS)}"
+        )
+    if not out:
+        raise eval.errors.RequestError("export: where to? out=DIR")
+    if not any(word.partition("=")[0] == "benchmark" for word in words):
+        raise eval.errors.RequestError("export: which benchmark? benchmark=NAME")
+    from eval import benchmarks
+    from mitigate import export as files
+    from mitigate import settings
+
+    recipe = settings.from_words(words[1:], recipe=None)
+    pairs = {name: benchmarks.load(some) for name, some in recipe.benchmark.items()}
+    facts = {
+        name: {"licence": some.licence, "paper": some.paper}
+        for name, some in recipe.benchmark.items()
+    }
+    names = files.write(pairs, Path(out), facts)
+    say(f"Tasks: {', '.join(names)} in {out} (its README.md says how to run them)")
     return 0
 
 
@@ -432,6 +497,11 @@ def doctor(words: Sequence[str]) -> int:
 
     for name, value in facts():
         print(f"{name:<18} {value}")
+    from mitigate.sizes import table
+
+    print()
+    for line in table():
+        print(line)
     return 0
 
 
@@ -444,11 +514,13 @@ def _take(words: Sequence[str], key: str) -> tuple[str | None, list[str]]:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": train,
+    "sweep": sweep,
     "score": score,
     "describe": describe,
     "compare": compare,
     "report": report,
     "corpus": corpus,
+    "export": export,
     "recipes": recipes,
     "doctor": doctor,
 }

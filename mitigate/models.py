@@ -1,24 +1,30 @@
 """Load, save and fingerprint models: base models, adapters, tokenizers; masked or causal."""
 
 import atexit
+import dataclasses
 import difflib
 import hashlib
+import importlib
 import importlib.util
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from peft import PeftModel
 from safetensors import SafetensorError
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.tensor import DTensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoTokenizer,
+    BitsAndBytesConfig,
     LlamaConfig,
     LlamaForCausalLM,
     PretrainedConfig,
@@ -32,12 +38,11 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils.logging import disable_progress_bar
 
 from eval.errors import RequestError
-from eval.inference import Comparison
 from eval.rules import Kind
+from eval.scorers import max_length
 from eval.scorers.model import LanguageModel
-from mitigate.console import cache_folder, once_per_machine
-from mitigate.run import Run
-from mitigate.settings import ModelSettings, Recipe, available, nearest
+from mitigate.console import cache_folder, once_per_machine, rank
+from mitigate.settings import ModelSettings, available, nearest
 
 #: BERT and its kin, causal only as decoders: else each token sees what it should predict.
 BOTH_KINDS = MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys() & MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys()
@@ -52,6 +57,10 @@ disable_progress_bar()
 
 class ModelError(RequestError):
     """The model that the request names can't be used; one line says why."""
+
+
+class MergeError(RuntimeError):
+    """An adapter can't be merged into its weights."""
 
 
 def prepare(settings: ModelSettings) -> None:
@@ -71,6 +80,15 @@ def load(settings: ModelSettings) -> LanguageModel:
             missing weights (a head that would be random), or is neither masked nor causal.
     """
     device = _device(settings.device)
+    if settings.bits is not None and device.type != "cuda":
+        raise ModelError(
+            f"model.bits={settings.bits}: weights in four bits need a GPU, and this runs on "
+            f"{device.type}; method=lora without it"
+        )
+    if settings.bits is not None and importlib.util.find_spec("bitsandbytes") is None:
+        raise ModelError(
+            f"model.bits={settings.bits}: needs bitsandbytes (pip install bitsandbytes)"
+        )
     source = _source(settings)
     adapter = _adapter_folder(settings.adapter) if settings.adapter else None
     if (Path(source) / "adapter_config.json").is_file() and not adapter:
@@ -86,7 +104,7 @@ def load(settings: ModelSettings) -> LanguageModel:
     model: Any = _weights(source, kind, config, settings)
     if adapter:
         model = PeftModel.from_pretrained(model, adapter)
-    if settings.device_map is None:
+    if settings.device_map is None and settings.bits is None:
         torch.nn.Module.to(model, device)
     model.eval()
     return LanguageModel(
@@ -266,9 +284,18 @@ def _weights(
     auto = AutoModelForMaskedLM if kind == "masked" else AutoModelForCausalLM
     dtype = torch.float32 if settings.dtype == "auto" else getattr(torch, settings.dtype)
     placed: dict[str, Any] = {}
+    if settings.bits is not None:
+        # QLoRA's storage (Dettmers et al. 2023, §3): before and after are both scored in it.
+        placed["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=dtype,
+        )
+        placed["device_map"] = {"": _device(settings.device)}
     if settings.device_map is not None:
         # More than one device: layers go where there is room, then to memory, then to disk.
-        placed = {
+        placed |= {
             "device_map": settings.device_map,
             "max_memory": {
                 int(device) if device.isdigit() else device: size
@@ -370,12 +397,40 @@ def _from_gguf(package: str) -> Path:
     return folder
 
 
-def save_folder(model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Save weights (safetensors) and tokenizer beside the place, then move them in whole."""
+def whole_state(model: torch.nn.Module) -> dict[str, torch.Tensor] | None:
+    """The weights of a model that FSDP2 or ZeRO-3 holds in shards, gathered on the first process.
+
+    Every process has to take part; the others get an empty dict. None where nothing is sharded.
+    """
+    parameters = list(model.parameters())
+    if any(isinstance(weight, DTensor) for weight in parameters):
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        return cast(dict[str, torch.Tensor], get_model_state_dict(model, options=options))
+    if any(hasattr(weight, "ds_id") for weight in parameters):
+        deepspeed = importlib.import_module("deepspeed")  # here where its launcher was asked for
+        with deepspeed.zero.GatheredParameters(parameters):
+            return (
+                {name: weight.detach().cpu() for name, weight in model.state_dict().items()}
+                if rank() == 0
+                else {}
+            )
+    return None
+
+
+def save_folder(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    state: dict[str, torch.Tensor] | None = None,
+) -> None:
+    """Save weights (safetensors) and tokenizer beside the place, then move them in whole.
+
+    `state`: the weights, where the model holds only shards of them (`whole_state`).
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
-        model.save_pretrained(staging)
+        model.save_pretrained(staging, **({} if state is None else {"state_dict": state}))
         tokenizer.save_pretrained(staging)
         if not any((staging / name).is_file() for name in ("config.json", "adapter_config.json")):
             raise RuntimeError(f"{folder.name}: nothing was saved; only rank 0 may save")
@@ -386,39 +441,53 @@ def save_folder(model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) ->
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def write_card(
-    run: Run, recipe: Recipe, comparisons: dict[str, Comparison], retention: dict[str, Any]
-) -> None:
-    """Write the model card of a run's result: what it is made from, what changed, its limits."""
-    folder = run.path("adapter" if recipe.method.lora else "model")
-    manifest = run.manifest
-    base = manifest["model"]
-    lines = [
-        "---",
-        f"base_model: {recipe.model.hub}" if recipe.model.hub else "library_name: transformers",
-        f"language: [{', '.join(recipe.model.languages)}]",
-        "tags: [bias-mitigation, research]",
-        "---",
-        "",
-        f"# {run.folder.name}",
-        "",
-        f"{base['name']} ({base['source']}, licence {base['licence'] or 'unknown'}) after "
-        f"{recipe.method.name} on {', '.join(recipe.corpus)}; "
-        f"{manifest['training']['steps']} steps.",
-        "",
-        "## What changed",
-        "",
-        *(f"- {name}: {' '.join(said.sentences())}" for name, said in comparisons.items()),
-        *(
-            f"- {row['kind']} on {kind} text: {row['before']:.2f} before, {row['after']:.2f} after"
-            for kind, row in retention.items()
-        ),
-        "",
-        "## Intended use and limits",
-        "",
-        "For research on bias and its measurement. Paired sentences show which of two wordings a "
-        "model finds likelier, for the identities and stereotypes of one benchmark. A score near "
-        "50 does not mean that the model is free of bias, and is no licence to deploy it.",
-        "",
-    ]
-    run.write_text(f"{folder.name}/README.md", "\n".join(lines))
+#: How far the merged model's logits may be from the adapter's, as a share of the largest.
+SAME = 1e-5
+
+
+def merge(
+    adapted: LanguageModel, settings: ModelSettings, texts: Sequence[str], folder: Path
+) -> float:
+    """Merge an adapter into its weights, save, reload, and keep it if it does the same.
+
+    `adapted` is used up. The logits of `texts` (eight at most, each alone) are compared, as they
+    come from the adapter and from the saved files. Returns the largest difference over the
+    largest logit; `folder` is there only if that is SAME at most.
+
+    Raises:
+        MergeError: the method's adapter can't be merged into these weights.
+    """
+    texts = list(texts)[:8]
+    before = _logits(adapted, texts)
+    model: Any = adapted.model
+    try:
+        merged = model.merge_and_unload(safe_merge=True)
+    except (ValueError, NotImplementedError, AttributeError) as error:
+        raise MergeError(str(error).strip().split("\n")[0]) from error
+    staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        save_folder(merged, adapted.tokenizer, staging / "model")
+        del model, merged
+        given = dataclasses.replace(settings, path=str(staging / "model"), adapter=None)
+        again = _logits(load(given), texts)
+        largest = max(float(some.abs().max()) for some in before)
+        apart = max(float((a - b).abs().max()) for a, b in zip(before, again, strict=True))
+        if apart / largest <= SAME:
+            if folder.exists():
+                shutil.rmtree(folder)
+            os.replace(staging / "model", folder)
+        return apart / largest
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+@torch.no_grad()
+def _logits(lm: LanguageModel, texts: Sequence[str]) -> list[torch.Tensor]:
+    """The logits of each text, (tokens, vocabulary), in float32 on the CPU."""
+    longest = max_length(lm)
+    found = []
+    for text in texts:
+        ids = lm.tokenizer(text, return_tensors="pt", truncation=True, max_length=longest)
+        inputs = lm.inputs(ids["input_ids"].to(lm.device))
+        found.append(lm.model(**inputs).logits[0].float().cpu())
+    return found

@@ -7,13 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from eval import scores
+from eval import gate, scores
 from eval.errors import RequestError
 from eval.inference import Comparison, compare
+from eval.metrics import measure
 from eval.report import ReportInput
 from eval.report import write as write_report
 from eval.scores import Scores
-from mitigate import curve, settings
+from mitigate import curve, selection, settings
+from mitigate.run import Run
 from mitigate.settings import Recipe
 
 PLACEBO = (
@@ -37,14 +39,19 @@ class Finished:
     recipe: Recipe
     manifest: dict[str, Any]
     tables: dict[str, tuple[Scores, Scores]]  # by benchmark: before, after
-    retention: dict[str, dict[str, Any]]
+    retention: dict[str, dict[str, Any]]  # what retention.json holds: see eval.gate
     curve: pd.DataFrame | None  # what curve.csv holds, if the run has one
 
     def comparisons(self) -> dict[str, Comparison]:
         return {
-            name: compare(*pair, self.recipe.inference, name=name)
+            name: self._noted(compare(*pair, self.recipe.inference, name=name))
             for name, pair in self.tables.items()
         }
+
+    def _noted(self, comparison: Comparison) -> Comparison:
+        """With the run's own notes first, which every table and page then carries."""
+        comparison.notes[:0] = self.manifest.get("notes", [])
+        return comparison
 
 
 def read_run(folder: Path) -> Finished:
@@ -84,11 +91,46 @@ def score_file(when: str, benchmark: str, benchmarks: int) -> str:
     return f"{when}-{benchmark}.parquet" if benchmarks > 1 else f"{when}.parquet"
 
 
+def note_selection(run: Run, done: Finished) -> dict[str, dict[str, float]]:
+    """Write the levels of the part to choose by, if there is one; returns them, by benchmark.
+
+    `bias_before`, `bias_after` (overall, %), `distance_before`, `distance_after` (mean over
+    groups of |bias - 50|, points), `n_pairs`, `n_clusters`.
+    """
+    levels: dict[str, dict[str, float]] = {}
+    if not done.manifest.get("selection"):
+        return levels
+    names = list(done.tables)
+    for name in names:
+        levels[name] = {}
+        for when in ("before", "after"):
+            path = done.folder / selection.FOLDER / score_file(when, name, len(names))
+            table = measure(scores.read(path), done.recipe.inference.ties, [])
+            found = {row["scope"]: row for row in table.to_dict("records")}
+            overall = found["overall"]
+            levels[name] |= {
+                f"bias_{when}": float(overall["bias"]),
+                f"distance_{when}": float(found.get("macro", overall)["distance"]),
+                "n_pairs": int(overall["n_pairs"]),
+                "n_clusters": int(overall["n_clusters"]),
+            }
+    run.write_text(selection.LEVELS, selection.write_levels(levels))
+    return levels
+
+
+def retention_lines(retention: dict[str, dict[str, Any]]) -> list[str]:
+    """What a person is told of what is left of the language; that it is degraded, first."""
+    marked = gate.degraded(retention)
+    return [*([marked] if marked else []), *gate.sentences(retention)]
+
+
 def write(run: Finished, comparisons: dict[str, Comparison], out: Path) -> dict[str, Path]:
     """Write a run's tables, figures and page; returns each benchmark's figure."""
     notes = [PLACEBO if run.recipe.placebo else ONE_RUN]
     if run.manifest.get("corpus", {}).get("texts_with_benchmark_sentences"):
         notes.append(CONTAMINATED)
+    if divided := selection.note(run.manifest.get("selection", {})):
+        notes.append(divided)
     return write_report(
         ReportInput(
             title=run.folder.name,
@@ -98,6 +140,7 @@ def write(run: Finished, comparisons: dict[str, Comparison], out: Path) -> dict[
             comparisons=comparisons,
             scores=run.tables,
             retention=run.retention,
+            degraded=gate.degraded(run.retention),
             curve=run.curve,
             notes=notes,
         ),

@@ -7,6 +7,7 @@ import os
 import platform
 import resource
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import torch.distributed
 from eval.errors import RequestError
 from eval.files import replacing
 from mitigate import settings as recipes
+from mitigate.checkpoints import check_processes
 from mitigate.console import rank, world_size
 from mitigate.settings import Recipe
 
@@ -31,8 +33,10 @@ PACKAGES = (
 )  # fmt: skip
 #: Keys that may differ when a run goes on: they change where and how, not what.
 FREE_TO_CHANGE = (
-    "run.", "launch.", "tracking.", "model.device", "score.batch_tokens", "score.reuse",
+    "run.", "launch.", "tracking.", "hub.", "model.device", "score.batch_tokens", "score.reuse",
 )  # fmt: skip
+#: What a run's folder holds under a hidden name and may keep when it goes on.
+KEPT_HIDDEN = (".lock",)
 
 
 _current: Path | None = None
@@ -105,7 +109,8 @@ def check_folder(recipe: Recipe) -> None:
     """Refuse a folder that can't be used, before anything is loaded.
 
     Raises:
-        RequestError: the folder holds a finished run, another recipe's, or something else.
+        RequestError: the folder holds a finished run, another recipe's, one whose checkpoint was
+            written by another number of processes, or something else.
     """
     if recipe.run.dir is None:
         return
@@ -114,8 +119,8 @@ def check_folder(recipe: Recipe) -> None:
         return
     if not folder.is_dir():
         raise RequestError(f"run.dir={folder}: is a file")
-    if not any(folder.iterdir()):
-        return
+    if not any(path for path in folder.iterdir() if not path.name.startswith(".")):
+        return  # a kill may have come before the first file was in its place
     stored = folder / "recipe.yaml"
     manifest = folder / "manifest.json"
     if not stored.is_file():
@@ -135,6 +140,8 @@ def check_folder(recipe: Recipe) -> None:
             f"run.dir={folder}: the run in it has another recipe ({', '.join(differing[:4])} "
             "differ); name a new folder, or go on with the same recipe"
         )
+    if not any((folder / name).is_dir() for name in ("adapter", "model")):  # it is still trained
+        check_processes(folder / "checkpoints", recipe.launch.processes or world_size())
 
 
 def open_run(recipe: Recipe, command: str) -> Run:
@@ -204,7 +211,25 @@ def _claim(recipe: Recipe) -> tuple[Path, IO[str]]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise RequestError(f"run.dir={folder}: another run is using this folder") from error
+    _clear_up(folder)
     return folder, lock
+
+
+def _clear_up(folder: Path) -> None:
+    """Take away what a killed run left half written: staged files, and a log's torn last line."""
+    for place in (folder, folder / "figures"):
+        for left in place.glob(".*"):
+            if left.name in KEPT_HIDDEN:
+                continue
+            if left.is_dir():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
+    for log in folder.glob("*.jsonl"):
+        # Else the next line would be glued to it, and both be lost.
+        text = log.read_bytes()
+        if text and not text.endswith(b"\n"):
+            os.truncate(log, text.rfind(b"\n") + 1)
 
 
 def _processes() -> list[dict[str, Any]]:

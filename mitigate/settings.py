@@ -30,6 +30,7 @@ from eval.inference import CORRECTIONS, InferenceSettings
 from eval.rules import SCORERS, ScoreSettings
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
+COUNTERFACTUALS = Path(__file__).resolve().parent / "methods" / "counterfactuals"
 GROUPS = ("recipe", "model", "corpus", "benchmark", "method", "launch")
 #: Groups of which several may be chosen at once; their settings stand under their names.
 NAMED_GROUPS = ("corpus", "benchmark")
@@ -47,12 +48,13 @@ class ModelSettings:
     kind: str = "auto"  # auto: by the config's architecture; masked; causal
     dtype: str = "auto"  # auto: fp32, the exact one; float32, bfloat16, float16
     device: str = "auto"  # auto: the first accelerator there is, else the CPU
+    bits: int | None = None  # 4: weights in NF4 (bitsandbytes, a GPU), before and after
     device_map: str | None = None  # over several devices: auto, balanced, sequential (accelerate)
     max_memory: dict[str, str] = field(default_factory=dict)  # a device: 0, 1, cpu; at most: 70GiB
     trust_remote_code: bool = False
     langs: str | None = None  # XLM's language, whose id goes into every forward pass
     lora_targets: list[str] = field(default_factory=list)  # the architecture's attention inputs
-    sample: str | None = None  # built here from the embedded world of this language
+    sample: str | None = None  # built here from the embedded world of de or nl; de_nl: of both
     gguf_package: str | None = None  # an installed package that carries the weights as GGUF
     size: str = ""
     languages: list[str] = field(default_factory=list)
@@ -69,6 +71,49 @@ class LoraSettings:
     alpha: int = 16
     dropout: float = 0.0
     targets: list[str] = field(default_factory=list)  # empty: the model's `lora_targets`
+    rslora: bool = False  # scaled by alpha/√r, not alpha/r (Kalajdzievski 2023)
+    dora: bool = False  # magnitude and direction apart (Liu et al. 2024)
+
+
+@dataclass
+class PreferenceSettings:
+    """Sentence pairs to prefer by, and how strongly (mitigate/methods/preference.py)."""
+
+    loss: str = "dpo"  # dpo: the counter-stereotyped one preferred; indifference: neither
+    beta: float = 0.1  # dpo: β (Rafailov et al. 2023); indifference: weight of the old likelihood
+    pairs: str = ""  # the benchmark recipe that the pairs come from; empty: the evaluated one
+    path: str | None = None  # that benchmark's file or folder, where its recipe names none
+    same_benchmark: bool = False  # pairs may come from a benchmark that is evaluated too
+    stereotypes: float = 0.5  # share of the pairs' stereotypes that is trained on, not evaluated
+    templates: float = 0.5  # share of templates that is trained on, where both sides have them
+    train_on: list[str] = field(default_factory=list)  # stereotype ids, instead of the share
+    evaluate_on: list[str] = field(default_factory=list)  # and those evaluated; empty: all others
+    limit: int | None = None  # so many of the training pairs, spread over stereotypes
+
+
+@dataclass
+class ProjectionSettings:
+    """Which directions are taken out of the last hidden state (mitigate/methods/projection.py)."""
+
+    kind: str = "inlp"  # inlp (Ravfogel et al. 2020), sentence_debias (Liang et al. 2020)
+    directions: int = 80  # inlp: classifiers, bias-bench's 80; sentence_debias: components
+    pairs: int = 2000  # sentences, each with its counterpart, at most
+
+
+@dataclass
+class CdaSettings:
+    """Counterfactual augmentation of the corpus (mitigate/methods/cda.py)."""
+
+    sides: str = "two"  # two: beside each text (Zhao et al. 2018); one: in its place
+    languages: list[str] = field(default_factory=list)  # of the words; empty: the corpora's own
+
+
+@dataclass
+class DropoutSettings:
+    """Dropout while training goes on (Webster et al. 2020, §5; bias-bench's values)."""
+
+    hidden: float = 0.20  # masked models; bias-bench takes 0.15 for causal ones
+    attention: float = 0.15
 
 
 @dataclass
@@ -90,7 +135,19 @@ class MethodSettings:
     warmup_steps: int = 0
     weight_decay: float = 0.0
     scheduler: str = "linear"
-    lora: LoraSettings | None = None  # None: every weight is trained
+    weights: str = "all"  # what is trained: all, lora, biases (and norms), last_layers
+    last_layers: int = 2  # how many of them, counted from the output
+    lora: LoraSettings | None = None  # the adapter that weights=lora trains
+    whole_words: bool = False  # masked models: all pieces of a word are masked together
+    packing: bool = False  # causal: rows are filled with texts, where none sees another
+    mixed_precision: str = "none"  # bf16: products in bfloat16; auto: where a GPU does it
+    gradient_checkpointing: bool = False  # less memory, about a third slower
+    compile: bool = False  # torch.compile
+    optimizer: str = "adamw_torch_fused"
+    preference: PreferenceSettings | None = None  # methods/preference.py alone
+    projection: ProjectionSettings | None = None  # methods/projection.py alone
+    dropout: DropoutSettings | None = None  # methods/dropout.py alone
+    cda: CdaSettings | None = None  # methods/cda.py alone
 
 
 @dataclass
@@ -99,17 +156,37 @@ class LaunchSettings:
 
     name: str = "auto"
     launcher: str = "none"  # none, torchrun, accelerate
-    processes: int | None = None  # None: as many as the launcher made
+    processes: int | None = None  # on all machines together; None: as many as the launcher made
+    machines: int = 1  # with more, the same command starts on each of them (docs/cluster.md)
+    strategy: str | None = None  # what accelerate must really make of them: NO, MULTI_GPU, FSDP, …
     cpu: bool = False
     arguments: list[str] = field(default_factory=list)  # for the launcher
 
 
 @dataclass
 class RetentionSettings:
-    """On what text a model must still be a language model."""
+    """How it is checked that a model is still a language model, and from when it is not."""
 
     sentences: int = 200  # neutral held-out sentences, and as many of the corpus's own
     max_tokens: int = 64  # a text's first tokens that count
+    text: str | None = None  # a file of general text, one a line, measured beside those
+    grammar: bool = True  # grammatical minimal pairs, in the run's languages that have them
+    places: int = 100  # of neutral text, at which predictions before and after are compared
+    untargeted: list[str] = field(default_factory=list)  # chosen benchmarks not aimed at
+    lm_eval: list[str] = field(default_factory=list)  # tasks of lm-eval, causal models only
+    lm_eval_path: str | None = None  # a folder with further tasks, such as `mitigate export` makes
+    lm_eval_limit: int | None = None  # examples of a task at most
+    # The gate: a run is degraded from here on, and every output says so. None: no gate.
+    max_worse: float | None = None  # per cent more (pseudo-)perplexity, on any text
+    max_grammar_loss: float | None = None  # points fewer of the minimal pairs right, any language
+
+
+@dataclass
+class SelectionSettings:
+    """Which stereotypes choices may see; what is claimed is measured on the others alone."""
+
+    share: float = 0.0  # of the stereotypes, for curve, sweeps and fronts; 0: no such part
+    seed: int = 0  # of the division; not the run's, so that all runs of a sweep share it
 
 
 @dataclass
@@ -128,6 +205,21 @@ class TrackingSettings:
     project: str = "mitigate"
     entity: str | None = None
     sentences: bool = False  # send the pairs' sentences too; they stay here otherwise
+
+
+@dataclass
+class ResultSettings:
+    """What is kept of the fine-tuned model."""
+
+    merge: bool = False  # beside an adapter, the model with the adapter merged into its weights
+
+
+@dataclass
+class HubSettings:
+    """Publishing the result on the hub; nothing leaves this machine unless `push` names where."""
+
+    push: str | None = None  # OWNER/NAME; the token comes from HF_TOKEN alone
+    private: bool = True  # a repository that is made is seen by its owner only
 
 
 @dataclass
@@ -155,8 +247,11 @@ class Recipe:
     score: ScoreSettings = field(default_factory=ScoreSettings)
     inference: InferenceSettings = field(default_factory=InferenceSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    selection: SelectionSettings = field(default_factory=SelectionSettings)
     curve: CurveSettings = field(default_factory=CurveSettings)
     tracking: TrackingSettings = field(default_factory=TrackingSettings)
+    result: ResultSettings = field(default_factory=ResultSettings)
+    hub: HubSettings = field(default_factory=HubSettings)
     run: RunSettings = field(default_factory=RunSettings)
 
 
@@ -164,10 +259,15 @@ class Recipe:
 CHOICES: dict[str, tuple[str | None, ...]] = {
     "model.kind": ("auto", "masked", "causal"),
     "model.dtype": ("auto", "float32", "bfloat16", "float16"),
+    "model.bits": (None, 4),
     "model.device_map": (None, "auto", "balanced", "balanced_low_0", "sequential"),
     "method.keep": ("best", "last"),
+    "method.weights": ("all", "lora", "biases", "last_layers"),
+    "method.mixed_precision": ("none", "bf16", "auto"),
+    "method.optimizer": ("adamw_torch_fused", "adamw_torch", "adafactor"),
     "method.scheduler": ("linear", "cosine", "constant", "constant_with_warmup"),
     "launch.launcher": ("none", "torchrun", "accelerate"),
+    "launch.strategy": (None, "NO", "MULTI_CPU", "MULTI_GPU", "FSDP", "DEEPSPEED"),
     "score.scorer": ("auto", *SCORERS),
     "score.alignment": ("tokens", "words"),
     "score.lowercase": ("auto", "true", "false"),
@@ -240,6 +340,9 @@ def from_yaml(text: str) -> Recipe:
         stored = OmegaConf.create(text)
     except yaml.YAMLError as error:
         raise RequestError(f"not a stored recipe: {_first_line(error)}") from error
+    method = stored.get("method") or {}
+    if method.get("lora") and "weights" not in method:
+        method["weights"] = "lora"  # older runs: an adapter wherever there were settings for one
     return _typed(typing.cast(DictConfig, stored))
 
 
@@ -469,7 +572,7 @@ def _typed(composed: DictConfig) -> Recipe:
     flat = _flat(dataclasses.asdict(recipe))
     for key, allowed in CHOICES.items():
         if flat[key] not in allowed:
-            names = [name for name in allowed if name is not None]
+            names = [str(name) for name in allowed if name is not None]
             raise RequestError(f"{key}={flat[key]}: {nearest(str(flat[key]), names)}")
     _check_ranges(recipe)
     return recipe
@@ -484,6 +587,7 @@ def _check_ranges(recipe: Recipe) -> None:
         "method.eval_steps": method.eval_steps,
         "method.save_steps": method.save_steps,
         "method.block": method.block,
+        "method.last_layers": method.last_layers,
         "inference.resamples": recipe.inference.resamples,
         "retention.sentences": recipe.retention.sentences,
         "retention.max_tokens": recipe.retention.max_tokens,
@@ -496,21 +600,90 @@ def _check_ranges(recipe: Recipe) -> None:
         positive["score.batch_tokens"] = recipe.score.batch_tokens
     if recipe.launch.processes is not None:
         positive["launch.processes"] = recipe.launch.processes
+    positive["launch.machines"] = recipe.launch.machines
     for key, value in positive.items():
         if not value > 0:
             raise RequestError(f"{key}={value}: must be more than 0")
+    for key in ("places", "lm_eval_limit", "max_worse", "max_grammar_loss"):
+        limit = getattr(recipe.retention, key)
+        if limit is not None and limit < (1 if key == "lm_eval_limit" else 0):
+            raise RequestError(f"retention.{key}={limit}: must not be less than 0, or leave it out")
+    if not 0 <= recipe.selection.share < 1:
+        raise RequestError(
+            f"selection.share={recipe.selection.share}: 0 for no selection part, or less than 1"
+        )
     if not 0 <= recipe.seed < 2**32:
         raise RequestError(f"seed={recipe.seed}: must lie between 0 and {2**32 - 1}")
     if recipe.curve.pairs < 0:
         raise RequestError(f"curve.pairs={recipe.curve.pairs}: 0 for no curve, or more")
     if not 0 < method.mask_share < 1:
         raise RequestError(f"method.mask_share={method.mask_share}: must lie between 0 and 1")
+    _check_methods(method)
+    if method.module == "cda":
+        _check_counterfactuals(recipe)
+    if method.lora is not None and method.weights != "lora":
+        raise RequestError(
+            f"method.lora: this recipe trains method.weights={method.weights}; method=lora trains "
+            "an adapter"
+        )
     if method.max_steps == 0 or method.max_steps < -1:
         raise RequestError(f"method.max_steps={method.max_steps}: more than 0, or -1 for no limit")
     if method.keep == "best" and method.save_steps % method.eval_steps:
         raise RequestError(
             f"method.save_steps={method.save_steps} must be a multiple of "
             f"method.eval_steps={method.eval_steps} to keep the best; or method.keep=last"
+        )
+
+
+def _check_methods(method: MethodSettings) -> None:
+    """The ranges of keys that only some methods have."""
+    if (preference := method.preference) is not None:
+        if preference.loss not in ("dpo", "indifference"):
+            hint = nearest(preference.loss, ("dpo", "indifference"))
+            raise RequestError(f"method.preference.loss={preference.loss}: {hint}")
+        if not preference.beta > 0:
+            raise RequestError(f"method.preference.beta={preference.beta}: must be more than 0")
+        for key in ("stereotypes", "templates"):
+            share = getattr(preference, key)
+            if not 0 < share < 1:
+                raise RequestError(
+                    f"method.preference.{key}={share}: must lie between 0 and 1, so that both "
+                    "sides have some"
+                )
+    if (projection := method.projection) is not None:
+        if projection.kind not in ("inlp", "sentence_debias"):
+            hint = nearest(projection.kind, ("inlp", "sentence_debias"))
+            raise RequestError(f"method.projection.kind={projection.kind}: {hint}")
+        for key in ("directions", "pairs"):
+            if getattr(projection, key) < 1:
+                raise RequestError(f"method.projection.{key}: must be 1 at least")
+    if (dropout := method.dropout) is not None:
+        for key in ("hidden", "attention"):
+            if not 0 <= getattr(dropout, key) < 1:
+                raise RequestError(
+                    f"method.dropout.{key}={getattr(dropout, key)}: must lie between 0 and 1"
+                )
+
+
+def _check_counterfactuals(recipe: Recipe) -> None:
+    """Whether there are words to exchange in the languages of the corpora."""
+    cda = recipe.method.cda or CdaSettings()
+    if cda.sides not in ("two", "one"):
+        raise RequestError(f"method.cda.sides={cda.sides}: {nearest(cda.sides, ('two', 'one'))}")
+    there = sorted(path.stem for path in COUNTERFACTUALS.glob("*.yaml"))
+    if unknown := next((code for code in cda.languages if code not in there), None):
+        raise RequestError(f"method.cda.languages={unknown}: {nearest(unknown, there)}")
+    said = {f"corpus.{name}.language": some.language for name, some in recipe.corpus.items()}
+    for key, language in () if cda.languages else said.items():
+        if language not in there:
+            raise RequestError(
+                f"{key}={language}: counterfactuals need a language that they are known in; "
+                f"there are: {', '.join(there)} (method.cda.languages)"
+            )
+    if not cda.languages and len(set(said.values())) > 1:
+        raise RequestError(
+            "method.cda.languages: the corpora are in several languages; say "
+            f"method.cda.languages=[{','.join(sorted(set(said.values())))}]"
         )
 
 

@@ -12,10 +12,13 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from eval import gate
 from eval.errors import RequestError
 from eval.inference import Comparison, across, runs
 from eval.inference.runs import Claims
 from eval.report import RunsInput, tables, write_runs
+from eval.report.figures import FRONT_COLUMNS, on_front
+from mitigate import selection
 from mitigate.console import messages, say
 from mitigate.reporting import Finished, read_run
 from mitigate.run import write_text
@@ -44,7 +47,11 @@ COLUMNS = {
     "margin_delta": "change of the mean margin, nats",
     "margin_se": "its cluster-robust standard error",
     "perplexity_change_percent": "of (pseudo-)perplexity on neutral held-out text",
+    "grammar_change": "of grammatical minimal pairs right, points; mean over languages",
+    "degraded": "failed the gate of retention that its recipe sets",
 }
+#: Said of the settings where runs differ in none.
+SAME = "the same"
 #: What the terminal shows of a run.
 SHOWN = {
     "run": "run",
@@ -56,6 +63,7 @@ SHOWN = {
     "distance_after": "distance after",
     "margin_delta": "Δ nats",
     "perplexity_change_percent": "Δ ppl %",
+    "degraded": "degraded",
 }
 
 
@@ -97,6 +105,69 @@ class SideBySide:
             lambda change: change.notna().all()
         )
         return runs.claims(self.rows[whole.astype(bool)])
+
+    def front(self) -> pd.DataFrame:
+        """Every setting's retention and distance from 50: FRONT_COLUMNS, a row a benchmark too.
+
+        Where runs set stereotypes aside to choose by, the distance is of those alone. Placebo
+        runs are no setting; without two settings there is nothing to choose, and no row.
+        """
+        rows = []
+        told = self.rows.drop_duplicates(["run", "benchmark"]).set_index(["run", "benchmark"])
+        several = self.table["model"].nunique() > 1
+        for row in self.table[~self.table["placebo"].astype(bool)].to_dict("records"):
+            seen = selection.read_levels(self.runs[row["run"]].folder).get(row["benchmark"], row)
+            settings = told.loc[(row["run"], row["benchmark"]), "settings"]
+            named = [row["recipe"], *([row["model"]] if several else [])]
+            rows.append(
+                {
+                    "benchmark": row["benchmark"],
+                    "setting": ", ".join([*named, *([settings] if settings != SAME else [])]),
+                    "runs": 1,
+                    "worse": row["perplexity_change_percent"],
+                    "distance": seen["distance_after"],
+                    "distance_before": seen["distance_before"],
+                    "grammar": row["grammar_change"],
+                    "degraded": row["degraded"],
+                }
+            )
+        if not rows:
+            return pd.DataFrame(columns=list(FRONT_COLUMNS))
+        how = dict.fromkeys(("worse", "distance", "distance_before", "grammar"), "mean")
+        grouped = pd.DataFrame(rows).groupby(["benchmark", "setting"], sort=False)
+        points = grouped.agg({"runs": "sum", **how, "degraded": "any"}).reset_index()
+        points = points.dropna(subset=["worse", "distance"])
+        sizes = points.groupby("benchmark")["setting"].transform("size")
+        points = points[sizes > 1].reset_index(drop=True)
+        best = pd.Series(False, index=points.index)
+        for _, some in points[~points["degraded"].astype(bool)].groupby("benchmark"):
+            best[some.index] = on_front(*some[["worse", "distance"]].to_numpy(float).T)
+        return points.assign(on_front=best)[list(FRONT_COLUMNS)]
+
+    def notes(self) -> list[str]:
+        """What a reader must know of the runs as they are, beside what is claimed."""
+        said = []
+        marked = [label for label, run in self.runs.items() if gate.degraded(run.retention)]
+        if marked:
+            said.append(
+                f"Degraded, having failed the gate of retention: {', '.join(marked)}. A bias "
+                "score can lie nearer 50 merely because a model has lost its language."
+            )
+        said += [
+            f"{label}: {note}"
+            for label, run in self.runs.items()
+            for note in run.manifest.get("notes", [])
+        ]
+        apart = [bool(run.manifest.get("selection")) for run in self.runs.values()]
+        if len(self.front()):
+            said.append(
+                "The front is of stereotypes set aside to choose by; the table of runs is of "
+                "others, so whoever chooses by the one can report the other."
+                if all(apart)
+                else "The front is of the same stereotypes as the table of runs: the best of many "
+                "settings looks better than it is. selection.share=0.3 sets some aside."
+            )
+        return said
 
     def models(self) -> pd.DataFrame:
         """Levels and changes of each model, as `eval.inference.across` takes them.
@@ -163,7 +234,8 @@ def show(folders: Sequence[Path], out: Path | None) -> Path | None:
 
     With `out` there stand: report.html, runs.csv (a row a run), runs.md, deltas.csv (every Delta
     row of every run), claims.csv and between_runs.csv (methods against their placebo), german.tex
-    and dutch.tex (the papers' layouts, by benchmark), figures/heat; with several models across.csv
+    and dutch.tex (the papers' layouts, by benchmark), figures/heat; with several settings
+    front.csv and figures/front (how near 50 against retention); with several models across.csv
     (their mean rows) and spread.csv (most against least affected group), with several languages
     that share identities languages.csv.
 
@@ -175,20 +247,28 @@ def show(folders: Sequence[Path], out: Path | None) -> Path | None:
     claims = found.claims()
     for line in claims.sentences:
         say(line)
-    for note in claims.notes:
+    notes = [*found.notes(), *claims.notes]
+    for note in notes:
         say(f"Note: {note}")
+    front = found.front()
+    for point in front[front["on_front"].astype(bool)].to_dict("records"):
+        say(
+            f"On the front of {point['benchmark']}: {point['setting']}: "
+            f"{point['distance']:.1f} points from 50, perplexity {point['worse']:+.1f} %"
+        )
     if out is None:
         return None
     models = found.models()
     means = across.means(models) if models["model"].nunique() > 1 else None
     texts = {
         "runs.csv": found.table.to_csv(index=False, lineterminator="\n"),
-        "runs.md": _markdown(found.table, [*claims.sentences, *claims.notes]),
+        "runs.md": _markdown(found.table, [*claims.sentences, *notes]),
         "claims.csv": claims.table.to_csv(index=False, lineterminator="\n"),
         "between_runs.csv": claims.spread.to_csv(index=False, lineterminator="\n"),
         "deltas.csv": found.rows.to_csv(index=False, lineterminator="\n"),
         **_latex(found),
         **_across(models, means),
+        **({"front.csv": front.to_csv(index=False, lineterminator="\n")} if len(front) else {}),
     }
     for name, text in texts.items():
         write_text(out / name, text)
@@ -201,7 +281,8 @@ def show(folders: Sequence[Path], out: Path | None) -> Path | None:
             heat=found.heat,
             claims=claims.sentences,
             across=None if means is None else means[_whole(means)],
-            notes=claims.notes,
+            front=front,
+            notes=notes,
         ),
         out,
     )
@@ -247,16 +328,21 @@ def _facts(label: str, run: Finished) -> dict[str, Any]:
     }
 
 
+#: Keys of `method` that say what is done, not how long or how fast.
+TREATMENT = {"name", "module", "cda", "preference", "projection", "dropout"}
+
+
 def _settings(found: dict[str, Finished]) -> dict[str, str]:
     """Each run's settings of training in which the runs differ, in words: `lr=0.001`.
 
-    A placebo must have those of its method; what all runs share needs no words.
+    A placebo must have those of its method; what all runs share needs no words. Nor does what a
+    method is (TREATMENT): that is the difference which is asked about.
     """
     flat = {label: dataclasses.asdict(run.recipe.method) for label, run in found.items()}
-    keys = sorted({key for method in flat.values() for key in method} - {"name"})
+    keys = sorted({key for method in flat.values() for key in method} - TREATMENT)
     told = [key for key in keys if len({str(method[key]) for method in flat.values()}) > 1]
     return {
-        label: ", ".join(f"{key}={method[key]}" for key in told) or "the same"
+        label: ", ".join(f"{key}={method[key]}" for key in told) or SAME
         for label, method in flat.items()
     }
 
@@ -274,7 +360,8 @@ def _levels(comparison: Comparison, run: Finished) -> dict[str, Any]:
     """A run's levels and changes overall, the distance over its groups, and its perplexity."""
     overall = comparison.table[comparison.table["scope"] == "overall"].set_index("metric")
     bias, headline = overall.loc["bias"], comparison.headline
-    neutral: dict[str, Any] = next(iter(run.retention.values()), {})
+    neutral = next(iter(gate.texts(run.retention).values()), {})
+    grammar = [of["change"] for of in run.retention.get("grammar", {}).values() if "change" in of]
     return {
         "n_pairs": bias["n_pairs"],
         "n_clusters": bias["n_clusters"],
@@ -291,6 +378,8 @@ def _levels(comparison: Comparison, run: Finished) -> dict[str, Any]:
         "margin_delta": overall.loc["margin", "delta"],
         "margin_se": overall.loc["margin", "se"],
         "perplexity_change_percent": neutral.get("change_percent", np.nan),
+        "grammar_change": float(np.mean(grammar)) if grammar else np.nan,
+        "degraded": bool(gate.degraded(run.retention)),
     }
 
 

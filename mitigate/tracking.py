@@ -129,6 +129,11 @@ class Tracker:
         if self._wandb is not None:
             self._wandb.summary.update(values)
 
+    def tag(self, name: str) -> None:
+        """Add a tag to those the run began with."""
+        if self._wandb is not None:
+            self._wandb.tags = (*(self._wandb.tags or ()), name)
+
     def finish(self) -> None:
         if self._wandb is not None:
             self._wandb.finish()

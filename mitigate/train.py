@@ -16,20 +16,22 @@ from contextlib import closing
 import accelerate
 
 import corpora
+from corpora import filtering
 from corpora.decontaminate import Benchmark, overlap
-from eval import benchmarks, scores
+from eval import benchmarks, gate, scores
 from eval.errors import RequestError
 from eval.pairs import Pairs
 from eval.report import terminal
 from eval.scorers import score
 from eval.scorers.model import LanguageModel
-from mitigate import curve, models, reporting, settings
+from mitigate import card, curve, held_out, hub, models, reporting, selection, settings
 from mitigate.console import messages, progress, rank, say, scores_folder, show_recipe
 from mitigate.held_out import held_out_texts, measure_retention
-from mitigate.launching import check_world_size
-from mitigate.methods import Context, method
+from mitigate.launching import check_strategy, check_world_size
+from mitigate.methods import Context, method, splits
 from mitigate.run import Run, check_folder, open_run
 from mitigate.settings import Recipe
+from mitigate.signals import Stopped, listening
 from mitigate.tracking import Tracker
 
 
@@ -38,33 +40,52 @@ def main(words: Sequence[str]) -> Path:
     recipe = settings.from_words(words, recipe="demo")
     show_recipe(recipe)
     pairs, corpus = inputs(recipe)
+    preferences = splits.preferences(recipe, pairs)
+    if preferences is not None:
+        pairs = preferences.evaluated
+        say(preferences.sentence())
+    parts = selection.divide(pairs, recipe.selection)
+    held_out_texts(recipe, corpus)  # so that a gate without a text ends here
     check_folder(recipe)
     check_world_size(recipe)
+    hub.check(recipe)
     curve.check(recipe)
     chosen = method(recipe.method)
     models.prepare(recipe.model)
     state = accelerate.PartialState(cpu=recipe.launch.cpu)  # starts the process group
+    real = check_strategy(recipe, state)
     # Only `job` may hold the model: it has to be gone before the fine-tuned one is loaded.
     loaded = [models.load(recipe.model)]
     chosen.check(loaded[0], recipe.method, recipe.model.lora_targets, state.num_processes)
-    with closing(open_run(recipe, "mitigate train " + " ".join(words))) as run:
-        job(run, recipe, pairs, corpus, loaded.pop())
+    held_out.check(recipe, loaded[0])
+    with listening(), closing(open_run(recipe, "mitigate train " + " ".join(words))) as run:
+        run.note(strategy=real)
+        try:
+            job(run, recipe, parts, corpus, loaded.pop(), preferences)
+        except Stopped:
+            run.note(status="stopped")
+            raise
     return run.folder
 
 
 def job(
     run: Run,
     recipe: Recipe,
-    pairs: dict[str, Pairs],
+    parts: selection.Parts,
     corpus: corpora.Corpus,
     lm: LanguageModel,
+    preferences: splits.Split | None = None,
 ) -> None:
     """Everything between an open run folder and a finished one. The line, in order."""
+    pairs = parts.claim
     run.note(
+        selection=parts.facts,
         wandb_id=run.manifest.get("wandb_id", run.folder.name),
         corpus=corpus.facts,
         benchmarks={name: benchmark_facts(some) for name, some in pairs.items()},
     )
+    if preferences is not None:
+        run.note(preferences=preferences.facts, notes=preferences.notes)
     begun_with = run.manifest.get("model", {}).get("fingerprint", lm.fingerprint)
     if begun_with != lm.fingerprint:
         raise RequestError(
@@ -77,12 +98,13 @@ def job(
 
     # Score.
     scored(run, "before", lm, recipe, pairs)
+    scored(run, "before", lm, recipe, parts.choose or {}, selection.FOLDER)
     measure_retention(run, "before", lm, recipe, texts)
 
     # Fine-tune.
-    kept = run.path("adapter" if recipe.method.lora else "model")
+    kept = run.path("adapter" if recipe.method.weights == "lora" else "model")
     if not kept.is_dir():
-        fine_tune(run, recipe, lm, pairs, corpus, tracker, kept)
+        fine_tune(run, recipe, lm, parts.choose or pairs, corpus, tracker, kept, preferences)
     del lm
 
     # Score again, from the files that a user would load.
@@ -90,9 +112,12 @@ def job(
     if tuned.fingerprint == run.manifest["model"]["fingerprint"]:
         raise RuntimeError("the weights are the same before and after: nothing was trained")
     scored(run, "after", tuned, recipe, pairs)
+    scored(run, "after", tuned, recipe, parts.choose or {}, selection.FOLDER)
     measure_retention(run, "after", tuned, recipe, texts)
 
     # Say what changed.
+    if recipe.result.merge and run.main:
+        merge(run, recipe, tuned, [text for some in texts.values() for text in some])
     if run.main:
         finish(run, recipe, tracker)
 
@@ -120,16 +145,31 @@ def inputs(recipe: Recipe) -> tuple[dict[str, Pairs], corpora.Corpus]:
             "cuts them out, or allow_contaminated=true (said in the report)"
         )
     corpus.facts["texts_with_benchmark_sentences"] = found
+    for name, some in recipe.corpus.items():  # what a filter of the text knew of the evaluation
+        for title, of in pairs.items() if some.stereotypes else ():
+            said = of.table[["sent_more", "stereotype_id"]].itertuples(index=False, name=None)
+            listed, all_of_them = filtering.evaluated(some, said)
+            noted = corpus.facts.setdefault("evaluated_stereotypes_filtered", {})
+            noted[f"{title} by {name}"] = f"{listed} of {all_of_them}"
     return pairs, corpus
 
 
-def scored(run: Run, when: str, lm: LanguageModel, recipe: Recipe, pairs: dict[str, Pairs]) -> None:
+def scored(
+    run: Run,
+    when: str,
+    lm: LanguageModel,
+    recipe: Recipe,
+    pairs: dict[str, Pairs],
+    folder: str = "",
+) -> None:
     """Write a Score table for each benchmark; one that the run already has is not made again."""
     for name, some in pairs.items():
-        path = run.path(reporting.score_file(when, name, len(pairs)))
+        path = run.path(folder, reporting.score_file(when, name, len(pairs)))
         if path.is_file() and scores.read(path).meta["model_fingerprint"] == lm.fingerprint:
             continue
-        with run.timed(f"score {when} {name}"), progress(f"scoring {when}") as report:
+        what = f"score {when} {name}"
+        what = f"{what} ({folder})" if folder else what
+        with run.timed(what), progress(f"scoring {when}") as report:
             found = score(lm, some, recipe.score, store=scores_folder(), report=report)
         if run.main:
             scores.write(found, path)
@@ -143,6 +183,7 @@ def fine_tune(
     corpus: corpora.Corpus,
     tracker: Tracker,
     kept: Path,
+    preferences: splits.Split | None = None,
 ) -> None:
     """Train by the recipe's method and keep the weights where `kept` says."""
 
@@ -164,44 +205,65 @@ def fine_tune(
         log=log,
         say=say,
         checkpoint=checkpoint,
+        pairs=None if preferences is None else (preferences.train, preferences.valid),
+        language=next(iter(recipe.corpus.values())).language,
     )
     with run.timed("train"):
         trained = method(recipe.method).train(context)
     run.note(training=trained.facts)
+    state = models.whole_state(trained.model)
     if run.main:
-        models.save_folder(trained.model, lm.tokenizer, kept)
+        models.save_folder(trained.model, lm.tokenizer, kept, state)
     accelerate.PartialState().wait_for_everyone()
 
 
 def load_result(recipe: Recipe, kept: Path) -> LanguageModel:
     """The fine-tuned model, from its folder: an adapter on the recipe's model, or whole."""
     given = dataclasses.replace(recipe.model)
-    if recipe.method.lora:
+    if recipe.method.weights == "lora":
         given.adapter = str(kept)
     else:
         given.path, given.adapter = str(kept), None
     return models.load(given)
 
 
+def merge(run: Run, recipe: Recipe, tuned: LanguageModel, texts: list[str]) -> None:
+    """Merge the adapter into `model/` beside it; where that isn't the same, say so and leave it."""
+    folder = run.path("model")
+    if recipe.method.weights != "lora" or folder.is_dir():
+        return
+    try:
+        with run.timed("merge"):
+            apart = models.merge(tuned, recipe.model, texts, folder)
+        kept, why = folder.is_dir(), f"its logits are {apart:.1e} off, more than {models.SAME:.0e}"
+    except models.MergeError as error:
+        apart, kept, why = None, False, str(error)
+    run.note(merged={"kept": kept, "difference": apart, "why": "" if kept else why})
+    say(f"merged into {folder}" if kept else f"not merged, only the adapter is kept: {why}")
+
+
 def finish(run: Run, recipe: Recipe, tracker: Tracker) -> None:
     """Compare, write tables, figure, report and model card, and tell the user."""
     done = reporting.read_run(run.folder)
     comparisons = done.comparisons()
+    done.retention.update(held_out.conclude(run, recipe, comparisons))
+    levels = reporting.note_selection(run, done)
     figures = reporting.write(done, comparisons, run.folder)
-    models.write_card(run, recipe, comparisons, done.retention)
+    card.write(run, recipe, comparisons, done.retention)
     for name, comparison in comparisons.items():
         tracker.finding(name, len(comparisons) > 1, comparison, figures[name])
-    tracker.summary(
-        {
-            f"retention/{text}/{key}": value
-            for text, row in done.retention.items()
-            for key, value in row.items()
-            if isinstance(value, int | float)
-        }
-    )
+    tracker.summary({**gate.summary(done.retention), **selection.summary(levels)})
+    if gate.degraded(done.retention):
+        tracker.tag("degraded")
+    if run.manifest.get("preferences", {}).get("same_benchmark"):
+        tracker.tag("trained on the benchmark's distribution")
     tracker.finish()
+    if recipe.hub.push:  # before the run is finished, so that the same command tries again
+        hub.push(run, recipe, run.path("model" if run.path("model").is_dir() else "adapter"))
     run.finish()
     terminal.show(comparisons, run.path("report.html"), messages)
+    for line in [*reporting.retention_lines(done.retention), *run.manifest.get("notes", [])]:
+        say(line)
 
 
 def benchmark_facts(pairs: Pairs) -> dict[str, object]:

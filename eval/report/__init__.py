@@ -20,9 +20,11 @@ class ReportInput:
     """What a report is made from.
 
     `comparisons` and `scores` (before, after) go by the benchmark's name; scores may lack some.
-    `retention` goes by the kind of text ("neutral", "corpus"), each {"kind": "perplexity" or
-    "pseudo-perplexity", "before", "after", "change_percent", "texts", "tokens"}; empty where it
-    was not measured. `notes` are further limits to be told, such as what placebo runs showed.
+    `retention` is what retention.json holds (see eval.gate): by the kind of text ("neutral",
+    "corpus") each {"kind": "perplexity" or "pseudo-perplexity", "before", "after",
+    "change_percent", "texts", "tokens"}, and further measures; empty where it was not measured.
+    `degraded`: the sentence of a run that failed the gate. `notes` are further limits to be told,
+    such as what placebo runs showed.
     `curve`: scores during training, a row a step, benchmark and scope (overall, macro, groups),
     with the columns step, epoch, benchmark, scope, n_pairs, bias, margin, valid_loss.
     `sides`: what "before" and "after" are, where that must be said, such as two models' names;
@@ -37,6 +39,7 @@ class ReportInput:
     comparisons: dict[str, Comparison]
     scores: dict[str, tuple[Scores, Scores]] = field(default_factory=dict)
     retention: dict[str, dict[str, Any]] = field(default_factory=dict)
+    degraded: str = ""
     notes: list[str] = field(default_factory=list)
     curve: pd.DataFrame | None = None
     sides: tuple[str, str] | None = None
@@ -51,8 +54,9 @@ class RunsInput:
     bias_before, bias_after, bias_delta (overall, %, points), p (of the run's own test), and
     what else is to be shown. `heat`: bias (%), a row a model or run, a column a group, NaN
     where it has no such pairs; may be empty. `claims`: what can be said of methods,
-    a sentence each. `across`: mean rows over models and languages, shown as they are.
-    `notes` are further limits to be told.
+    a sentence each. `front`: settings against each other (eval.report.figures.front); empty or
+    None where there is one only. `across`: mean rows over models and languages, shown as they
+    are. `notes` are further limits to be told.
     """
 
     title: str
@@ -61,6 +65,7 @@ class RunsInput:
     heat: pd.DataFrame
     claims: list[str] = field(default_factory=list)
     across: pd.DataFrame | None = None
+    front: pd.DataFrame | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -83,9 +88,9 @@ def write(report: ReportInput, out: Path) -> dict[str, Path]:
     try:
         texts = {
             "deltas.csv": tables.as_csv(report.comparisons),
-            "deltas.json": tables.as_json(report.comparisons),
-            "deltas.md": tables.as_markdown(report.comparisons),
-            "deltas.tex": tables.as_latex(report.comparisons),
+            "deltas.json": tables.as_json(report.comparisons, report.degraded),
+            "deltas.md": tables.as_markdown(report.comparisons, report.degraded),
+            "deltas.tex": tables.as_latex(report.comparisons, report.degraded),
             "report.html": html.render(report),
         }
         for name, text in texts.items():
@@ -106,7 +111,7 @@ def write(report: ReportInput, out: Path) -> dict[str, Path]:
 
 
 def write_runs(runs: RunsInput, out: Path) -> Path:
-    """Write report.html for many runs, and figures/heat.png, .svg and .pdf; returns the page.
+    """Write report.html for many runs, and figures/heat and front as .png, .svg and .pdf; the page.
 
     Each file is written beside its place and moved in, the page last.
 
@@ -131,6 +136,10 @@ def write_runs(runs: RunsInput, out: Path) -> Path:
         if not runs.heat.empty:
             (out / "figures").mkdir(exist_ok=True)
             for path in figures.write_heat(runs.heat, scratch / "figures"):
+                os.replace(path, out / "figures" / path.name)
+        if runs.front is not None and not runs.front.empty:
+            (out / "figures").mkdir(exist_ok=True)
+            for path in figures.write_front(runs.front, scratch / "figures"):
                 os.replace(path, out / "figures" / path.name)
         os.replace(scratch / "report.html", out / "report.html")
     finally:

@@ -16,10 +16,11 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from eval import gate
 from eval.inference import Comparison, format_p, plain_verdict, signed
 from eval.pairs import GROUP_SEPARATOR
 from eval.report import tables
-from eval.report.page import cells, chart, evidence
+from eval.report.page import cells, chart, evidence, front
 from eval.scores import Scores, align
 
 if TYPE_CHECKING:
@@ -70,15 +71,18 @@ def render(report: "ReportInput") -> str:
         manifest=json.dumps(report.manifest, indent=1, ensure_ascii=False, default=str),
         notes=report.notes,
         sides=report.sides,
+        degraded=report.degraded,
     )
 
 
 def render_runs(runs: "RunsInput") -> str:
     """Render the page that sets many runs side by side."""
     across = None if runs.across is None or runs.across.empty else runs.across
+    fronts = [] if runs.front is None else front.parts(runs.front)
     parts = [
         ("finding", "What can be claimed"),
         ("runs", "The runs side by side"),
+        *([("front", "Near 50 against language left")] if fronts else []),
         *([] if runs.heat.empty else [("heat", "Run by group")]),
         *([] if across is None else [("across", "Across models and languages")]),
         ("made", "How it was made"),
@@ -95,6 +99,7 @@ def render_runs(runs: "RunsInput") -> str:
             for name, rows in runs.table.groupby("benchmark", sort=False)
         ],
         table=_runs_table(runs.table),
+        fronts=fronts,
         heat=None if runs.heat.empty else _heat(runs.heat),
         across=None if across is None else _plain_table("Across models and languages", across),
         notes=runs.notes,
@@ -446,6 +451,7 @@ def _most_moved(name: str, before: Scores, after: Scores) -> cells.Table:
 def _retention(retention: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The retention table, and which texts are predicted much worse."""
     why = "not measured"
+    texts = gate.texts(retention)
     rows = [
         [
             cells.text(text),
@@ -453,11 +459,13 @@ def _retention(retention: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             cells.level(found["before"], 2, why),
             cells.level(found["after"], 2, why),
             cells.change(float(found["change_percent"]), why=why),
+            _ends(found),
             cells.count(found["texts"]),
             cells.count(found["tokens"]),
         ]
-        for text, found in retention.items()
+        for text, found in texts.items()
     ]
+    moved = retention.get("divergence", {})
     return {
         "tiles": [
             {
@@ -466,20 +474,94 @@ def _retention(retention: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
                 "after": tables.number(found["after"], 2),
                 "more": f"change {signed(float(found['change_percent']))} %",
             }
-            for text, found in retention.items()
+            for text, found in texts.items()
         ],
         "table": cells.table(
             "Retention",
-            "(Pseudo-)perplexity on held-out text; lower is better. Change in percent.",
-            ["text", "measure", "before", "after", "change, %", "texts", "tokens"],
+            "(Pseudo-)perplexity on held-out text; lower is better. Change in percent, with its "
+            "paired bootstrap interval over texts.",
+            ["text", "measure", "before", "after", "change, %", "interval", "texts", "tokens"],
             rows,
         ),
         "worse": [
             text
-            for text, found in retention.items()
+            for text, found in texts.items()
             if float(found["change_percent"]) >= RETENTION_WARNING
         ],
+        "grammar": [
+            _grammar(gate.LANGUAGES.get(language, language), found)
+            for language, found in retention.get("grammar", {}).items()
+        ],
+        "moved": f"Predictions at {moved['places']} places of neutral text have moved by "
+        f"{moved['nats']:.4f} nats: the mean Kullback-Leibler divergence from the model before. "
+        "0 would be no change at all; there is no level that is good or bad in itself."
+        if moved
+        else "",
+        "further": _further(retention),
     }
+
+
+def _ends(found: Mapping[str, Any]) -> cells.Cell:
+    """A change's interval, or why there is none."""
+    low, high = (float(found.get(end, np.nan)) for end in ("ci_low", "ci_high"))
+    return cells.span(low, high, why="not measured")
+
+
+def _grammar(language: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """The grammatical minimal pairs of a language: all of them, then by phenomenon."""
+    rows = [("all", found), *found["phenomena"].items()]
+    return {
+        "title": f"Grammatical minimal pairs, {language}",
+        "table": cells.table(
+            f"Grammatical minimal pairs, {language}",
+            "Percent of pairs of which the right sentence is the likelier one, and the change in "
+            "points, with its paired bootstrap interval over frames. The pairs name no identity.",
+            ["phenomenon", "before", "after", "change", "interval", "pairs", "frames"],
+            [
+                [
+                    cells.text(name),
+                    cells.level(row["before"]),
+                    cells.level(row["after"]),
+                    cells.change(row["change"]),
+                    _ends(row),
+                    cells.count(row["pairs"]),
+                    cells.count(row["clusters"]),
+                ]
+                for name, row in rows
+            ],
+            whole=1,
+        ),
+    }
+
+
+def _further(retention: Mapping[str, Mapping[str, Any]]) -> cells.Table | None:
+    """Untargeted benchmarks and tasks of lm-eval, each in its own unit."""
+    rows = [
+        (f"{name}, not aimed at", "points from 50", found, 1)
+        for name, found in retention.get("untargeted", {}).items()
+    ]
+    rows += [
+        (f"lm-eval {name}", found["metric"], found, 4)
+        for name, found in retention.get("tasks", {}).items()
+    ]
+    if not rows:
+        return None
+    return cells.table(
+        "What else is left",
+        "Benchmarks that the mitigation does not aim at, and tasks of lm-evaluation-harness.",
+        ["what", "measure", "before", "after", "change", "interval"],
+        [
+            [
+                cells.text(name),
+                cells.text(measure),
+                cells.level(found["before"], digits),
+                cells.level(found["after"], digits),
+                cells.change(found["change"], digits),
+                _ends(found),
+            ]
+            for name, measure, found, digits in rows
+        ],
+    )
 
 
 def _facts(manifest: Mapping[str, Any]) -> cells.Table | None:
@@ -524,6 +606,11 @@ _RUNS: dict[str, tuple[str, Callable[[Any], cells.Cell]]] = {
         "Δ perplexity, %",
         lambda value: cells.change(value, why="not measured"),
     ),
+    "grammar_change": (
+        "Δ grammar, points",
+        lambda value: cells.change(value, why="not measured"),
+    ),
+    "degraded": ("degraded", lambda value: cells.text("degraded" if value else "no")),
     "recipe": ("recipe", cells.text),
     "seed": ("seed", lambda value: cells.Cell(f"{value}", float(value))),
     "placebo": ("placebo", lambda value: cells.text("placebo" if value else "no")),
@@ -553,7 +640,8 @@ def _runs_table(table: pd.DataFrame) -> cells.Table:
         "Runs side by side",
         "Bias: overall, percent of pairs; p: of the run's own test, over stereotypes, not adjusted "
         "for the number of runs. Distance: mean over groups of |bias − 50|, points; the verdict "
-        "is on it. Perplexity: change on held-out text, in percent.",
+        "is on it. Perplexity: change on held-out text, in percent. Grammar: change of minimal "
+        "pairs right. Degraded: failed the gate of retention that its recipe sets.",
         [
             _RUNS[column][0] if column in _RUNS else str(column).replace("_", " ")
             for column in table.columns

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from eval.errors import RequestError
+from eval.pairs import Pairs
 from eval.scorers.model import LanguageModel
 from mitigate.settings import MethodSettings
 
@@ -30,6 +31,10 @@ class Context:
     #: first update, after each checkpoint, and at a resume with the step it goes on from. It
     #: scores `lm.model` on every process; the same step may be told twice.
     checkpoint: Callable[[int, float | None, float | None], None] | None = None
+    #: Sentence pairs to train on and to validate on; of stereotypes that no benchmark of the run
+    #: evaluates (mitigate/methods/splits.py). None for methods that read the corpus.
+    pairs: tuple[Pairs, Pairs] | None = None
+    language: str = ""  # of the corpus: de, nl, en
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ RETENTION = {
         "before": 12.31,
         "after": 12.93,
         "change_percent": 5.04,
+        "ci_low": 3.1,
+        "ci_high": 6.9,
         "texts": 200,
         "tokens": 3456,
     }

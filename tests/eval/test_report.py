@@ -127,7 +127,7 @@ def test_a_report_written_again_is_the_same(written):
 def test_a_report_that_fails_leaves_what_was_there(written):
     folder, _ = written
     first = bytes_of(folder)
-    broken = made(title="another", retention={"neutral": {"kind": "perplexity"}})
+    broken = made(title="another", curve=pd.DataFrame({"step": [1]}))
     with pytest.raises(KeyError):
         write(broken, folder)
     assert bytes_of(folder) == first
@@ -155,7 +155,7 @@ def test_the_page_tells_its_story_in_order(page):
     first, second = made().comparisons["samples_de"].sentences()
     assert page.text.index(first) < page.text.index(second) < page.text.index(heads[1])
     rows = [e["text"].split() for e in page.of("tr") if e["text"].strip().startswith("neutral")]
-    assert rows == [["neutralpseudo-perplexity12.3112.93+5.02003,456"]]
+    assert rows == [["neutralpseudo-perplexity12.3112.93+5.0+3.1", "to", "+6.92003,456"]]
     assert "Five placebo runs moved by −3 to +4 points." in page.text
     assert "bias over the 3 groups" in page.text
     assert "mitigate train recipe=demo" in page.text

@@ -18,7 +18,8 @@ from eval.scorers import ScoreSettings, score
 from eval.scorers.model import LanguageModel
 from eval.scores import Scores
 from mitigate.methods import Context
-from mitigate.methods.continued import MaskedRows, _rows, train
+from mitigate.methods.continued import train
+from mitigate.methods.rows import MaskedRows, text_rows
 from mitigate.models import load, save_folder
 from mitigate.sample_models import causal_tokenizer, masked_tokenizer
 from mitigate.settings import LoraSettings, MethodSettings, ModelSettings
@@ -183,6 +184,7 @@ def quick(**changed: Any) -> MethodSettings:
         "save_steps": 2,
         "keep": "last",
         "block": 48,
+        "weights": "lora",
         "lora": LoraSettings(r=4, alpha=8),
     }
     return MethodSettings(**(given | changed))
@@ -193,7 +195,7 @@ def defined_loss(lm: LanguageModel, texts: list[str], settings: MethodSettings, 
 
     A batch's loss is the mean over its labelled tokens, the whole the mean over rows of theirs.
     """
-    rows = _rows(lm, texts, settings)
+    rows = text_rows(lm, texts, settings)
     if lm.kind == "masked":
         data = MaskedRows(rows, lm.tokenizer, settings.mask_share, seed, fixed=True)
         given = [(data[at]["input_ids"], data[at]["labels"]) for at in range(len(rows))]

@@ -74,6 +74,7 @@ def method_settings(lora: bool = False, **changed: Any) -> MethodSettings:
         "save_steps": 2,
         "keep": "last",
         "block": 24,
+        "weights": "lora" if lora else "all",
         "lora": LoraSettings(r=2, dropout=0.1) if lora else None,
     }
     return MethodSettings(**(given | changed))

@@ -1,6 +1,7 @@
 """Continued pretraining keeps its promises: the loss, the masks, the rows, LoRA, resuming."""
 
 import itertools
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,16 +17,10 @@ from corpora.samples.world import load_world, planted_text
 from eval.errors import RequestError
 from eval.scorers.model import LanguageModel
 from mitigate.methods import Context, Trained
-from mitigate.methods.continued import (
-    IGNORED,
-    MaskedRows,
-    TrainingError,
-    _causal_trainer,
-    _masked_trainer,
-    _rows,
-    last_whole_checkpoint,
-    train,
-)
+from mitigate.methods.continued import check, train
+from mitigate.methods.record import TrainingError
+from mitigate.methods.rows import IGNORED, MaskedRows, text_rows, word_starts
+from mitigate.methods.training import last_whole_checkpoint, trainer_for
 from mitigate.sample_models import causal_tokenizer, masked_tokenizer
 from mitigate.settings import LoraSettings, MethodSettings
 
@@ -54,6 +49,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_dropout": 0.0,
             "initializer_range": 0.3,
         },
+    ),
+    "xlm-roberta": ("XLMRobertaForMaskedLM", BERT),
+    "modernbert": (
+        "ModernBertForMaskedLM",
+        {**BERT, "initializer_cutoff_factor": 2.0, "local_attention": 8},
     ),
     "gpt2": (
         "GPT2LMHeadModel",
@@ -98,7 +98,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-MASKED = ("bert", "roberta", "distilbert")
+MASKED = ("bert", "roberta", "distilbert", "xlm-roberta", "modernbert")
 TARGETS = {"bert": ["query", "value"], "gpt2": ["c_attn"], "llama": ["q_proj"]}
 
 
@@ -197,7 +197,7 @@ def test_a_batch_of_four_is_four_accumulated_batches_of_one(
         longest = max(len(ids) for ids in lm.tokenizer(texts)["input_ids"])
         settings = quick(max_steps=1, batch=batch, accumulation=accumulation, block=longest)
         log: list[dict[str, Any]] = []
-        assert len(_rows(lm, texts, settings)) == 4
+        assert len(text_rows(lm, texts, settings)) == 4
         train(context(lm, texts, tmp_path / str(batch), settings=settings, log=log.append))
         seen[batch] = [*logged(log, "loss"), *logged(log, "grad_norm")]
         assert len(seen[batch]) == 2
@@ -208,7 +208,7 @@ def test_a_batch_of_four_is_four_accumulated_batches_of_one(
 
 def defined(lm: LanguageModel, texts: list[str], settings: MethodSettings) -> tuple[float, float]:
     """Loss and gradient norm of an update over all rows, written out, a row at a time."""
-    rows = _rows(lm, texts, settings)
+    rows = text_rows(lm, texts, settings)
     if lm.kind == "masked":
         data = MaskedRows(rows, lm.tokenizer, settings.mask_share, 0, fixed=False)
         given = [(data[at]["input_ids"], data[at]["labels"]) for at in range(len(rows))]
@@ -230,12 +230,31 @@ def defined(lm: LanguageModel, texts: list[str], settings: MethodSettings) -> tu
 def test_a_loss_that_is_no_number_stops_the_run(
     model: Callable[..., LanguageModel], text: list[str], tmp_path: Path
 ) -> None:
+    settings = quick(max_steps=60, accumulation=2, save_steps=2)  # told every three steps
     for name in ("bert", "gpt2"):
         lm = model(name)
-        with torch.no_grad():
-            next(lm.model.parameters())[5:] = float("nan")
-        with pytest.raises(TrainingError, match="loss is nan at step 1"):
-            train(context(lm, text[:60], tmp_path / name))
+        rows = text_rows(lm, text[:60], settings)
+        seen: list[list[list[int]]] = []
+
+        def break_down(module: torch.nn.Module, given: Any, seen: Any = seen) -> None:
+            if module.training:
+                seen.append(given[0].tolist())
+                if len(seen) == 8:  # the second batch of the fourth step
+                    with torch.no_grad():
+                        module.weight[:] = float("nan")
+
+        lm.model.get_input_embeddings().register_forward_pre_hook(break_down)
+        with pytest.raises(TrainingError) as error:
+            train(context(lm, text[:60], tmp_path / name, settings=settings))
+        found = re.match(
+            r"the loss is nan at step 4, in training rows (\d+), (\d+); checkpoint-2 is the last",
+            str(error.value),
+        )
+        assert found, error.value
+        if name == "gpt2":  # whose batches are not masked
+            for line, row in zip(seen[7], map(int, found.groups()), strict=True):
+                assert line[: len(rows[row])] == rows[row]
+        assert not (tmp_path / name / "checkpoints" / "checkpoint-4").exists()
 
 
 # The masks.
@@ -245,7 +264,7 @@ def test_masks_are_decided_by_seed_epoch_and_row(
     model: Callable[..., LanguageModel], text: list[str]
 ) -> None:
     lm = model("bert")
-    rows = _rows(lm, text[:60], quick())
+    rows = text_rows(lm, text[:60], quick())
 
     def masked(rows: list[list[int]], seed: int, epoch: int, fixed: bool = False) -> list[Any]:
         data = MaskedRows(rows, lm.tokenizer, 0.15, seed, fixed=fixed)
@@ -282,7 +301,7 @@ def test_training_masks_each_row_anew_each_epoch_and_evaluation_never(
     settings = quick(max_steps=-1, epochs=3, lr=0.0, batch=2, accumulation=2, eval_steps=2)
     log: list[dict[str, Any]] = []
     train(context(lm, text[:30], tmp_path, valid=text[30:40], settings=settings, log=log.append))
-    rows = len(_rows(lm, text[:30], settings))
+    rows = len(text_rows(lm, text[:30], settings))
     assert rows > 4
     assert sorted(drawn[False]) == [(epoch, row) for epoch in range(3) for row in range(rows)]
     losses = logged(log, "eval_loss")
@@ -299,9 +318,9 @@ def test_masked_batches_never_predict_padding_or_special_tokens(
     for name in MASKED:
         lm = model(name)
         settings = quick(batch=4, block=40)
-        rows = _rows(lm, text[:200], settings)
-        trainer = _masked_trainer(
-            context(lm, [], tmp_path / name, settings=settings), lm.model, rows, []
+        rows = text_rows(lm, text[:200], settings)
+        trainer = trainer_for(
+            context(lm, [], tmp_path / name, settings=settings), lm.model, text[:200], []
         )
         special = torch.tensor(lm.tokenizer.all_special_ids)
         labelled = words = masks = 0
@@ -338,8 +357,7 @@ def test_causal_batches_predict_the_end_and_never_padding(
         if pad != "its own":
             tokenizer.pad_token = tokenizer.eos_token if pad == "eos" else None
         settings = quick(batch=4, block=40)
-        rows = _rows(lm, text[:40], settings)
-        trainer = _causal_trainer(context(lm, [], tmp_path, settings=settings), lm.model, rows, [])
+        trainer = trainer_for(context(lm, [], tmp_path, settings=settings), lm.model, text[:40], [])
         padded = False
         for batch in trainer.get_train_dataloader():
             ids, labels, attention = (
@@ -367,7 +385,7 @@ def test_rows_keep_every_token_and_never_cut_a_text_that_fits(
     plain = lm.tokenizer(texts, add_special_tokens=False)["input_ids"]
     special = set(lm.tokenizer.all_special_ids)
     for block in (16, 24, 64):
-        rows = _rows(lm, texts, quick(block=block))
+        rows = text_rows(lm, texts, quick(block=block))
         assert max(map(len, rows)) <= block
         kept = [token for row in rows for token in row if token not in special]
         assert kept == [token for ids in plain for token in ids if token not in special]
@@ -409,7 +427,7 @@ def test_lora_on_a_tied_output_layer_is_refused(
     text: list[str],
     tmp_path: Path,
 ) -> None:
-    settings = quick(lora=LoraSettings(targets=[*TARGETS[name], target]))
+    settings = quick(weights="lora", lora=LoraSettings(targets=[*TARGETS[name], target]))
     with pytest.raises(RequestError, match=rf"lora\.targets: {module} .*tied"):
         train(context(model(name), text[:60], tmp_path, settings=settings))
 
@@ -418,10 +436,10 @@ def test_lora_targets_that_match_nothing_are_refused_by_name(
     model: Callable[..., LanguageModel], text: list[str], tmp_path: Path
 ) -> None:
     for targets in (["q_proj"], ["query", "q_proj"], ["uery"]):
-        settings = quick(lora=LoraSettings(targets=targets))
+        settings = quick(weights="lora", lora=LoraSettings(targets=targets))
         with pytest.raises(RequestError, match=r"match nothing in bert.* query, key, value"):
             train(context(model("bert"), text[:60], tmp_path, settings=settings))
-    settings = quick(lora=LoraSettings())
+    settings = quick(weights="lora", lora=LoraSettings())
     with pytest.raises(RequestError, match="name modules, such as query, key, value"):
         train(context(model("bert"), text[:60], tmp_path, settings=settings, lora_targets=[]))
 
@@ -432,7 +450,7 @@ def test_lora_moves_the_adapter_and_nothing_else(
 ) -> None:
     base = {key: tensor.clone() for key, tensor in model(name).model.state_dict().items()}
     said: list[str] = []
-    settings = quick(lora=LoraSettings(r=2, alpha=4))
+    settings = quick(weights="lora", lora=LoraSettings(r=2, alpha=4))
     trained = train(context(model(name), text[:60], tmp_path, settings=settings, say=said.append))
     after = weights(trained)
     adapter = [key for key in after if "lora_" in key]
@@ -481,6 +499,7 @@ def test_stopped_and_resumed_is_uninterrupted(
         accumulation=2,
         batch=2,
         scheduler="cosine",
+        weights="lora" if lora else "all",
         lora=LoraSettings(r=2, dropout=0.1) if lora else None,
     )
     texts = text[:12] if name == "bert" else text[:7]
@@ -538,7 +557,7 @@ def test_a_torn_checkpoint_is_not_gone_on_from(
     state.write_text(state.read_text("utf-8")[:100], "utf-8")
     for key, tensor in weights(run()).items():
         torch.testing.assert_close(tensor, expected[key], atol=1e-6, rtol=0)
-    assert said == ["going on from checkpoint-4"]
+    assert [line for line in said if line.startswith("going")] == ["going on from checkpoint-4"]
     assert not (folder / "checkpoint-10").exists()
 
 
@@ -556,3 +575,206 @@ def test_a_finished_training_is_not_done_again(
     expected = weights(first)
     for key, tensor in weights(again).items():
         assert torch.equal(tensor, expected[key])
+
+
+# Which rows, in which order, and how fast.
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_the_log_proves_the_order_of_the_rows(
+    name: str, model: Callable[..., LanguageModel], text: list[str], tmp_path: Path
+) -> None:
+    texts = text[:30]
+
+    def hashes(folder: str, log: Callable[[dict[str, Any]], None], **changed: Any) -> Trained:
+        settings = quick(**({"max_steps": 8, "accumulation": 2} | changed))
+        return train(context(model(name), texts, tmp_path / folder, settings=settings, log=log))
+
+    def order(log: list[dict[str, Any]]) -> dict[str, str]:
+        said = [part for line in log if "train/rows" in line for part in line["train/rows"].split()]
+        return dict(part.split(":") for part in said)
+
+    whole: list[dict[str, Any]] = []
+    facts = hashes("whole", whole.append).facts
+    assert list(order(whole)) == [str(step) for step in range(1, 9)]
+    # Four rows one after the other are twice two.
+    wide: list[dict[str, Any]] = []
+    hashes("wide", wide.append, batch=4, accumulation=1)
+    assert order(wide) == order(whole)
+    parts: list[dict[str, Any]] = []
+    with pytest.raises(KilledError):
+        hashes("parts", lambda values: (parts.append(values), killed_at(5)(values))[0])
+    again: list[dict[str, Any]] = []
+    resumed = hashes("parts", again.append).facts
+    assert order(parts) | order(again) == order(whole)
+    assert order(again) != order(whole)
+    # Real tokens are counted, padding is not, and those before the kill are not forgotten.
+    assert resumed["tokens_seen"] == facts["tokens_seen"]
+    assert logged(whole, "tokens")[-1] == facts["tokens_seen"]
+    lengths = list(map(len, text_rows(model(name), texts, quick())))
+    if name == "gpt2":  # thirty rows, four an update: eight are an epoch
+        assert facts["tokens_seen"] == sum(lengths)
+    assert facts["tokens_per_second"] > 0
+    assert 0 < facts["share_of_matmul_rate"] < 1
+
+
+# Packing.
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in MASKED])
+def test_packed_texts_have_the_logits_they_have_alone_or_nothing_is_packed(
+    name: str, model: Callable[..., LanguageModel], text: list[str], tmp_path: Path
+) -> None:
+    said: list[str] = []
+    settings = quick(packing=True, block=64, batch=2)
+    lm = model(name)
+    given = context(lm, text[:40], tmp_path, settings=settings, say=said.append)
+    trainer = trainer_for(given, lm.model, text[:40], text[40:44])
+    packs = name in ("gpt2", "llama")
+    assert ("lengths" in trainer.train_dataset[0]) == packs
+    if not packs:
+        assert "nothing is packed" in said[-1]
+        assert len(trainer.train_dataset) == len(text_rows(lm, text[:40], settings))
+        return
+    assert "lengths" not in trainer.eval_dataset[0]
+    rows = text_rows(lm, text[:40], settings)
+    seen: list[list[int]] = []
+    for batch in trainer.get_train_dataloader():
+        numbers = batch.pop("rows").tolist()
+        labels = batch.pop("labels")
+        with torch.no_grad():
+            logits = lm.model(**batch).logits
+        for line, number in enumerate(numbers):
+            start = 0
+            for length in trainer.train_dataset[number]["lengths"]:
+                piece = slice(start, start + length)
+                ids = batch["input_ids"][line, piece]
+                alone = lm.model(**lm.inputs(ids[None])).logits[0]
+                torch.testing.assert_close(logits[line, piece], alone, atol=1e-5, rtol=1e-5)
+                assert labels[line, piece].tolist() == [IGNORED, *ids[1:].tolist()]
+                seen.append(ids.tolist())
+                start += length
+            assert (labels[line, start:] == IGNORED).all()
+    assert sorted(seen) == sorted(rows)
+    assert len(trainer.train_dataset) < len(rows) / 2
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_an_update_over_packed_texts_is_one_over_the_texts(
+    name: str, model: Callable[..., LanguageModel], text: list[str], tmp_path: Path
+) -> None:
+    losses = []
+    for packing in (False, True):
+        settings = quick(max_steps=1, packing=packing, block=1000 if packing else 64)
+        settings.batch = 1 if packing else 8
+        log: list[dict[str, Any]] = []
+        lm = model(name, **({"n_positions": 1000} if name == "gpt2" else {}))
+        if name == "llama":
+            lm.model.config.max_position_embeddings = 1000
+        train(context(lm, text[:8], tmp_path / str(packing), settings=settings, log=log.append))
+        losses.append([*logged(log, "loss"), *logged(log, "grad_norm")])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+# Whole words.
+
+
+def test_whole_words_are_masked_together_to_the_same_share(
+    model: Callable[..., LanguageModel], text: list[str]
+) -> None:
+    for name in ("bert", "modernbert"):
+        lm = model(name)
+        # Words that the vocabulary has not: each is cut into pieces.
+        texts = [f"{line} unbekanntestes Nebenstehendes" for line in text[:80]]
+        settings = quick(whole_words=True, block=100)
+        rows = text_rows(lm, texts, settings)
+        begins = word_starts(lm, texts, settings)
+        assert rows == text_rows(lm, texts, quick(block=100))
+        assert [len(row) for row in rows] == [len(row) for row in begins]
+        assert not all(all(row) for row in begins)
+        data = MaskedRows(rows, lm.tokenizer, 0.15, 0, fixed=False, begins=begins)
+        special = set(lm.tokenizer.all_special_ids)
+        masked = words = 0
+        for number, row in enumerate(rows):
+            item = data[number]
+            assert item == data[number]
+            chosen = [label != IGNORED for label in item["labels"]]
+            for at in range(1, len(row)):
+                if not begins[number][at]:  # a word's piece goes with the one before it
+                    assert chosen[at] == chosen[at - 1]
+                assert not (chosen[at] and row[at] in special)
+            masked += sum(chosen)
+            words += sum(token not in special for token in row)
+        assert 0.12 < masked / words < 0.18
+
+
+# Keys of a recipe for speed and memory.
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+@pytest.mark.parametrize("lora", [False, True])
+def test_computing_activations_again_changes_nothing(
+    name: str, lora: bool, model: Callable[..., LanguageModel], text: list[str], tmp_path: Path
+) -> None:
+    found = []
+    for again in (False, True):
+        settings = quick(gradient_checkpointing=again, optimizer="adamw_torch")
+        if lora:
+            settings.weights, settings.lora = "lora", LoraSettings(r=2)
+        lm = model(name)
+        calls: list[int] = []
+        layer = next(
+            module for key, module in lm.model.named_modules() if key.endswith((".layer.0", ".h.0"))
+        )
+        product = next(
+            module for module in layer.modules() if type(module).__name__ in ("Linear", "Conv1D")
+        )
+        product.register_forward_pre_hook(
+            lambda module, given, calls=calls: calls.append(1) if module.training else None
+        )
+        trained = train(context(lm, text[:20], tmp_path / str(again), settings=settings))
+        found.append((weights(trained), len(calls)))
+    (plain, once), (recomputed, twice) = found
+    assert twice > once
+    for key, tensor in plain.items():
+        torch.testing.assert_close(recomputed[key], tensor, atol=1e-6, rtol=0)
+
+
+def test_bfloat16_and_other_optimisers_train(
+    model: Callable[..., LanguageModel], text: list[str], tmp_path: Path
+) -> None:
+    found = {}
+    for name, changed in (
+        ("plain", {}),
+        ("auto", {"mixed_precision": "auto"}),  # there is no GPU
+        ("bf16", {"mixed_precision": "bf16"}),
+        ("adafactor", {"optimizer": "adafactor"}),
+    ):
+        given = context(
+            model("bert"),
+            text[:20],
+            tmp_path / name,
+            settings=quick(**changed),  # type: ignore[arg-type]
+        )
+        if name == "auto" and torch.cuda.is_available():
+            continue
+        found[name] = weights(train(given))
+        assert all(tensor.dtype != torch.bfloat16 for tensor in found[name].values())
+    some = "bert.encoder.layer.0.attention.self.query.weight"
+    if "auto" in found:
+        assert torch.equal(found["auto"][some], found["plain"][some])
+    assert not torch.equal(found["bf16"][some], found["plain"][some])
+    assert (found["bf16"][some] - found["plain"][some]).abs().mean() < 1e-2  # as far as the rate
+    assert not torch.allclose(found["adafactor"][some], found["plain"][some], atol=1e-4)
+
+
+def test_what_a_model_can_not_do_is_refused_before_it_is_scored(
+    model: Callable[..., LanguageModel],
+) -> None:
+    for name, changed, says in (
+        ("bert", {"packing": True}, "method.packing: is for causal models"),
+        ("gpt2", {"whole_words": True}, "method.whole_words: gpt2: is a causal model"),
+        ("bert", {"batch": 3}, "method.batch=3 can't be shared by 2 processes"),
+    ):
+        with pytest.raises(RequestError, match=says):
+            check(model(name), quick(**changed), [], 2)  # type: ignore[arg-type]

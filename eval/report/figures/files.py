@@ -11,15 +11,16 @@ from eval.inference import Comparison
 from eval.report.figures import style
 from eval.report.figures.curve import draw_curve
 from eval.report.figures.forest import draw_forest
+from eval.report.figures.front import draw_front
 from eval.report.figures.heat import draw_heat
 from eval.report.figures.levels import draw
 from eval.report.figures.margins import draw_margins
 from eval.report.figures.threshold import draw_threshold
 from eval.scores import Scores
 
-CURVE, HEAT = "curve", "heat"  # what their files are called
+CURVE, HEAT, FRONT = "curve", "heat", "front"  # what their files are called
 DETAILS = ("forest", "margins", "threshold")
-_TAKEN = re.compile(rf"({CURVE}|{HEAT}|.*-({'|'.join(DETAILS)}))")
+_TAKEN = re.compile(rf"({CURVE}|{HEAT}|{FRONT}|.*-({'|'.join(DETAILS)}))")
 
 
 def stem(name: str) -> str:
@@ -74,6 +75,11 @@ def write_curve(curve: pd.DataFrame, folder: Path) -> list[Path]:
 def write_heat(table: pd.DataFrame, folder: Path) -> list[Path]:
     """Write the map of models and groups as heat.png (200 dpi), .svg and .pdf; the files."""
     return style.save(draw_heat(table), folder, HEAT)
+
+
+def write_front(points: pd.DataFrame, folder: Path) -> list[Path]:
+    """Write the front of settings as front.png (200 dpi), .svg and .pdf; the files."""
+    return style.save(draw_front(points), folder, FRONT)
 
 
 def as_svg(comparison: Comparison) -> bytes:

@@ -12,13 +12,15 @@ from eval.report.tables.tex import NAME, NEEDS, Tabular, escape, floats, name_ce
 _SHORTER = {"stereotypes": "ster.", "measure": ""}
 
 
-def as_latex(comparisons: Mapping[str, Comparison]) -> str:
+def as_latex(comparisons: Mapping[str, Comparison], degraded: str = "") -> str:
     """Three tables a benchmark with units in the captions; they compile with booktabs alone.
 
     Bias with its tests; the other measures; and `bias/soft` with the papers' tests (independent
-    pairs), in the German paper's layout, under that name.
+    pairs), in the German paper's layout, under that name. `degraded`: the sentence of a run that
+    failed the gate of retention; it ends the first table's caption, since tables travel.
     """
     parts = [NEEDS]
+    marked = f" {degraded}" if degraded else ""
     for number, (name, comparison) in enumerate(comparisons.items(), start=1):
         title = escape(name)
         head, rows = bias_rows(comparison)
@@ -27,7 +29,8 @@ def as_latex(comparisons: Mapping[str, Comparison]) -> str:
         rows, notes = _footnotes(rows)
         parts.append(
             _table(
-                f"{title}: bias before and after. {escape(caption(comparison, short=True))}",
+                f"{title}: bias before and after. "
+                + escape(caption(comparison, short=True) + marked),
                 f"tab:deltas-{number}",
                 head,
                 rows,

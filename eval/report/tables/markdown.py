@@ -17,9 +17,12 @@ _SIGNS = {"\\": "\\\\", "|": "\\|", "<": "&lt;", ">": "&gt;", "*": "\\*", "_": "
 _SIGNS |= {"[": "\\[", "]": "\\]", "&": "&amp;", "\n": " ", "\r": " "}
 
 
-def as_markdown(comparisons: Mapping[str, Comparison]) -> str:
-    """The finding, tables of bias, of the other measures and of how sure it is, and the notes."""
-    parts = []
+def as_markdown(comparisons: Mapping[str, Comparison], degraded: str = "") -> str:
+    """The finding, tables of bias, of the other measures and of how sure it is, and the notes.
+
+    `degraded`: the sentence of a run that failed the gate of retention; it stands first.
+    """
+    parts = [f"**{escape(degraded)}**"] if degraded else []
     for name, comparison in comparisons.items():
         lines = [
             f"## {escape(name)}",

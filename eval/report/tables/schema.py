@@ -223,10 +223,11 @@ class Deltas(TypedDict):
     threshold_columns: dict[str, str]
     harm_columns: dict[str, str]
     erasure_columns: dict[str, str]
+    degraded: str  # why the run failed the gate of retention; empty if it didn't, or had none
     benchmarks: dict[str, BenchmarkDeltas]
 
 
-def as_json(comparisons: Mapping[str, Comparison]) -> str:
+def as_json(comparisons: Mapping[str, Comparison], degraded: str = "") -> str:
     """The Delta tables, headlines, notes and further tables as JSON: `Deltas`."""
     found = {
         "schema": SCHEMA,
@@ -236,6 +237,7 @@ def as_json(comparisons: Mapping[str, Comparison]) -> str:
         "threshold_columns": THRESHOLD_COLUMNS,
         "harm_columns": HARM_COLUMNS,
         "erasure_columns": ERASURE_COLUMNS,
+        "degraded": degraded,
         "benchmarks": {
             name: {
                 "headline": _plain(comparison.headline),
