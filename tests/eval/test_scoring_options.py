@@ -106,7 +106,11 @@ def test_within_words_the_pieces_to_the_right_are_masked_too():
 @pytest.mark.parametrize(
     ("lm", "scorer", "said"),
     [
-        (MASKED, "full", "is for causal models; bert is masked: auto, pll, pll_word_l2r, pll_all, aul"),
+        (
+            MASKED,
+            "full",
+            "is for causal models; bert is masked: auto, pll, pll_word_l2r, pll_all, aul",
+        ),
         (CAUSAL_BOS, "aul", "is for masked models; gpt2 is causal: auto, shared, full, normalised"),
     ],
 )
