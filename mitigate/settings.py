@@ -256,7 +256,7 @@ class Recipe:
 
 
 #: Keys whose values come from a short list.
-CHOICES: dict[str, tuple[str | None, ...]] = {
+CHOICES: dict[str, tuple[str | int | None, ...]] = {
     "model.kind": ("auto", "masked", "causal"),
     "model.dtype": ("auto", "float32", "bfloat16", "float16"),
     "model.bits": (None, 4),
@@ -340,10 +340,11 @@ def from_yaml(text: str) -> Recipe:
         stored = OmegaConf.create(text)
     except yaml.YAMLError as error:
         raise RequestError(f"not a stored recipe: {_first_line(error)}") from error
-    method = stored.get("method") or {}
+    recipe = typing.cast(DictConfig, stored)
+    method = recipe.get("method") or {}
     if method.get("lora") and "weights" not in method:
         method["weights"] = "lora"  # older runs: an adapter wherever there were settings for one
-    return _typed(typing.cast(DictConfig, stored))
+    return _typed(recipe)
 
 
 def differing_keys(ours: Recipe, theirs: Recipe, ignore: Iterable[str] = ()) -> list[str]:

@@ -87,7 +87,7 @@ def _with_equivalence_of_distance(table: pd.DataFrame, cut: list[Scope]) -> pd.D
     if "macro" in beneath:
         beneath["macro"] = groups
     for row in table.index[table["metric"] == "distance"]:
-        of = p[beneath[table.at[row, "scope"]]]
+        of = p[beneath[str(table.at[row, "scope"])]]
         table.at[row, "p_equivalence"] = np.nan if of.isna().any() else of.max()
     return table
 
