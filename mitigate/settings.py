@@ -340,7 +340,9 @@ def from_yaml(text: str) -> Recipe:
         stored = OmegaConf.create(text)
     except yaml.YAMLError as error:
         raise RequestError(f"not a stored recipe: {_first_line(error)}") from error
-    recipe = typing.cast(DictConfig, stored)
+    if not isinstance(stored, DictConfig):
+        raise RequestError("not a stored recipe: no keys in it")
+    recipe = stored
     method = recipe.get("method") or {}
     if method.get("lora") and "weights" not in method:
         method["weights"] = "lora"  # older runs: an adapter wherever there were settings for one

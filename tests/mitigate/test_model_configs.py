@@ -82,7 +82,7 @@ ARCHITECTURE = {
     **dict.fromkeys(("deepseek_r1_8b", "smollm2_135m"), "llama"),
     **dict.fromkeys(("geitje_7b", "mistral_7b"), "mistral"),
     **dict.fromkeys(("gemma3_4b", "gemma3_27b"), "gemma3_text"),
-    **dict.fromkeys(("samples_masked_de", "samples_masked_nl"), "bert"),
+    **dict.fromkeys(("samples_masked_de", "samples_masked_nl", "samples_masked_de_nl"), "bert"),
     **dict.fromkeys(("samples_causal_de", "samples_causal_nl"), "gpt2"),
     "distilmbert": "distilbert",
     "camembert": "camembert",
