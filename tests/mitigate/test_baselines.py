@@ -213,6 +213,7 @@ def test_dropout_is_put_back(tokenizers: dict[str, Any], tmp_path: Path) -> None
     assert fingerprint(trained.model) != lm.fingerprint
 
 
+@pytest.mark.long
 def test_inlp_through_the_real_command(
     run_mitigate: Run, tiny_causal: Path, tmp_path: Path
 ) -> None:

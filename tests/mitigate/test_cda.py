@@ -301,6 +301,7 @@ def test_wrong_requests_get_one_line() -> None:
         settings.from_words(["method.cda.sides=three"], recipe="demo_cda")
 
 
+@pytest.mark.long
 def test_a_run_says_what_it_augmented(tiny_masked: Path, run_mitigate: Run, tmp_path: Path) -> None:
     done = run_mitigate(
         *("train", "recipe=demo_cda", f"model.path={tiny_masked}", "run.dir=run"),

@@ -472,6 +472,7 @@ def test_the_page_has_the_curve_in_words_and_numbers() -> None:
 # The real command.
 
 
+@pytest.mark.long
 def test_the_real_command_on_two_processes(tiny_masked: Path, tmp_path: Path) -> None:
     """Step 0 is the first score and the last step the second one, since all pairs are asked."""
     folder = tmp_path / "run"

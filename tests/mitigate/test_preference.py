@@ -326,6 +326,7 @@ def test_what_is_refused(tokenizers: dict[str, Any], few: Pairs, tmp_path: Path)
         recipes.from_words(["recipe=demo_dpo", "method.preference.stereotypes=1"], recipe=None)
 
 
+@pytest.mark.long
 def test_the_real_command_says_and_keeps_the_split(
     run_mitigate: Run, tiny_causal: Path, tmp_path: Path
 ) -> None:

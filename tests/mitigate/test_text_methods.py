@@ -62,7 +62,14 @@ def facts(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "manifest.json").read_text("utf-8"))
 
 
-@pytest.mark.parametrize("recipe", sorted(OFFLINE))
+#: One of them in every run of the tests; the others take as long each.
+RUN = [
+    name if name == "taz_control" else pytest.param(name, marks=pytest.mark.long)
+    for name in sorted(OFFLINE)
+]
+
+
+@pytest.mark.parametrize("recipe", RUN)
 def test_recipes_run_offline(recipe: str, tiny_masked: Path, taz: Path, tmp_path: Path) -> None:
     """The whole job, in this process: the command itself is run elsewhere (test_cda)."""
     words = [f"recipe={recipe}", f"model.path={tiny_masked}", *OFFLINE[recipe], *TINY]
