@@ -183,7 +183,7 @@ def test_a_large_file_is_read_in_seconds(tmp_path: Path) -> None:
     ]
     start = time.process_time()
     pairs = read(tmp_path, *rows)
-    assert time.process_time() - start < 10  # 2 seconds where nothing else runs
+    assert time.process_time() - start < 20  # some seconds; quadratic would be minutes
     assert len(pairs) == 45_540
     assert pairs.table["stereotype_id"].nunique() == 759
     # the second way to cluster: 60 names, each in every stereotype
