@@ -139,7 +139,7 @@ def combine(corpora: list[Corpus]) -> Corpus:
                 continue
             seen.add(text)
             whole = int(corpus.weight)
-            extra = _rank("weight", text) < corpus.weight - whole
+            extra = select.rank("weight", text) < corpus.weight - whole
             train += [text] * (whole + extra)
     if not train:
         names = ", ".join(corpus.name for corpus in corpora) or "none"
@@ -405,7 +405,9 @@ def _limited(built: steps.Built, limit: int, seed: int) -> steps.Built:
     held_out = min(max(held_out, 1 if built.valid else 0), limit - 1)
 
     def sample(kept: list[steps.Kept], count: int) -> list[steps.Kept]:
-        places = sorted(range(len(kept)), key=lambda at: _rank(f"limit {seed}", kept[at].text))
+        places = sorted(
+            range(len(kept)), key=lambda at: select.rank(f"limit {seed}", kept[at].text)
+        )
         return [kept[at] for at in sorted(places[:count])]
 
     taken = steps.Step("limit", total, limit, {"beyond the limit": total - limit})
@@ -415,12 +417,6 @@ def _limited(built: steps.Built, limit: int, seed: int) -> steps.Built:
         valid=sample(built.valid, held_out),
         counts=[*built.counts, taken],
     )
-
-
-def _rank(salt: str, text: str) -> float:
-    """A number in [0, 1) that depends on nothing but salt and text."""
-    digest = hashlib.blake2b(f"{salt}\x1f{text}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64
 
 
 __all__ = [

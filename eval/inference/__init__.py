@@ -23,6 +23,7 @@ placebo runs beside them: a run's noise is shared by all its clusters (`runs`).
 from eval.inference.clusters import ClusterSums, cluster_sums
 from eval.inference.comparison import DELTA_COLUMNS, Comparison
 from eval.inference.corrections import CORRECTIONS, adjust, benjamini_hochberg, holm
+from eval.inference.draws import EXACT_FLIPS
 from eval.inference.notes import SOFT_DRIFT
 from eval.inference.published import (
     MCNEMAR_EXACT_BELOW,
@@ -30,7 +31,7 @@ from eval.inference.published import (
     PUBLISHED_TEST,
     stars,
 )
-from eval.inference.resampling import EXACT_FLIPS, bootstrap, swap_test
+from eval.inference.resampling import bootstrap, swap_test
 from eval.inference.robust import standard_errors
 from eval.inference.sentences import format_p, signed
 from eval.inference.settings import InferenceSettings

@@ -20,8 +20,8 @@ from scipy.stats import rankdata
 from scipy.stats import t as student
 
 from eval.inference.clusters import blocks, ratio
-from eval.inference.draws import weights
-from eval.inference.resampling import EXACT_FLIPS, percentile, stream
+from eval.inference.draws import EXACT_FLIPS, weights
+from eval.inference.resampling import percentile, stream
 from eval.inference.settings import InferenceSettings
 from eval.scores import Scores
 

@@ -6,11 +6,9 @@ import zlib
 import numpy as np
 from scipy.stats import norm
 
-from eval.inference.clusters import ClusterSums, blocks, levels_of, tolerance, weighted
+from eval.inference.clusters import ClusterSums, levels_of, tolerance, weighted
+from eval.inference.draws import flips, p_of, signs, weights
 from eval.metrics import METRICS
-
-#: The sign-flip test enumerates every flip up to so many, and draws beyond.
-EXACT_FLIPS = 100_000
 
 
 def stream(seed: int, scope: str, purpose: int) -> np.random.Generator:
@@ -24,15 +22,8 @@ def bootstrap(cut: ClusterSums, resamples: int, rng: np.random.Generator) -> np.
     Clusters are drawn with replacement, as many as the scope has, the same for both models.
     (Davison and Hinkley 1997, section 3.8)
     """
-    size = cut.clusters
-
-    def draw(rows: int) -> np.ndarray:
-        drawn = rng.integers(size, size=(rows, size), dtype=np.int32)
-        drawn += np.arange(rows, dtype=np.int32)[:, None] * size
-        return np.bincount(drawn.ravel(), minlength=rows * size).reshape(rows, size)
-
     return np.concatenate(
-        [levels_of(weighted(draw(rows), cut.sums)) for rows in blocks(resamples, size)]
+        [levels_of(weighted(drawn, cut.sums)) for drawn in weights(cut.clusters, resamples, rng)]
     )
 
 
@@ -98,30 +89,20 @@ def swap_test(cut: ClusterSums, resamples: int, rng: np.random.Generator) -> tup
     size = cut.clusters
     if size < 2:
         return np.full(len(METRICS), np.nan), "none: one cluster"
-    exact = 2**size <= EXACT_FLIPS
-    flips = 2**size if exact else resamples
     total = cut.sums.sum(axis=(0, 2))  # (columns, parts, metrics), over both models
     change = cut.sums[:, :, 1] - cut.sums[:, :, 0]  # (clusters, columns, parts, metrics)
     observed = np.abs(np.subtract(*cut.levels[::-1]))
     near = tolerance(cut)
     hits = np.zeros(len(METRICS))
-    start = 0
-    for rows in blocks(flips, size):
-        if exact:
-            numbers = np.arange(start, start + rows)[:, None]
-            signs = 1.0 - 2.0 * ((numbers >> np.arange(size)) & 1)
-        else:
-            bits = np.frombuffer(rng.bytes(rows * ((size + 7) // 8)), np.uint8)
-            bits = np.unpackbits(bits.reshape(rows, -1), axis=1, count=size)
-            signs = 1.0 - 2.0 * bits
-        start += rows
-        swapped = weighted(signs, change)  # (rows, columns, parts, metrics)
+    for block in signs(size, resamples, rng):
+        swapped = weighted(block, change)  # (rows, columns, parts, metrics)
         levels = levels_of(np.stack([total - swapped, total + swapped], axis=2) / 2)
         size_of_change = np.abs(levels[:, 1] - levels[:, 0])  # (rows, metrics)
         hits += (~(size_of_change < observed - near)).sum(axis=0)
-    p = hits / flips if exact else (1 + hits) / (1 + flips)
+    p = p_of(hits, size, resamples)
     p = np.where(np.isnan(observed), np.nan, p)
-    return p, f"exact, 2^{size} flips" if exact else f"{flips:,} seeded draws"
+    exact, count = flips(size, resamples)
+    return p, f"exact, 2^{size} flips" if exact else f"{count:,} seeded draws"
 
 
 def smallest_p(clusters: int, resamples: int) -> float:
@@ -132,4 +113,5 @@ def smallest_p(clusters: int, resamples: int) -> float:
     """
     if clusters < 2:
         return float("nan")
-    return 2.0 ** (1 - clusters) if 2**clusters <= EXACT_FLIPS else 1 / (1 + resamples)
+    exact, count = flips(clusters, resamples)
+    return 2.0 ** (1 - clusters) if exact else 1 / (1 + count)

@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import PrinterCallback, set_seed
+from transformers import set_seed
 from trl import DPOConfig, DPOTrainer
 
 from eval.errors import RequestError
@@ -26,13 +26,10 @@ from eval.rules import SCORERS, ScoreSettings
 from eval.scorers import score
 from eval.scorers.model import LanguageModel
 from eval.scorers.plan import plan
-from mitigate.checkpoints import last_whole_checkpoint
-from mitigate.console import progress
 from mitigate.methods import Context, Trained, training, weights
 from mitigate.methods.record import Record, Recorded, TrainingError
 from mitigate.methods.rows import IGNORED
 from mitigate.settings import MethodSettings
-from mitigate.signals import SaveAndStop
 
 #: The published measure, and nothing beside it.
 SCORE = ScoreSettings(scorer="shared", terms=False, reuse=False)
@@ -88,7 +85,7 @@ def train(context: Context) -> Trained:
     context.say(f"{named} on {len(rows):,} pairs, beta {settings.preference.beta}")
     trainer = make_trainer(context, model, rows, held_out)
     trainer.check_start(AT_START[lm.dtype])
-    facts = _run(trainer, context, model, len(rows), len(held_out or []))
+    facts = training.run(context, model, trainer)
     lm.model.config.pad_token_id = begun_with  # which trl sets to the tokenizer's
     return Trained(model, settings.weights == "lora", {**facts, "loss": settings.preference.loss})
 
@@ -266,43 +263,3 @@ def make_trainer(
     lengths = zip(rows["chosen"], rows["rejected"], strict=True)
     trainer.record = Record([len(chosen) + len(rejected) for chosen, rejected in lengths])
     return trainer
-
-
-def _run(
-    trainer: PreferenceTrainer, context: Context, model: Any, rows: int, held_out: int
-) -> dict[str, Any]:
-    """Train from the last whole checkpoint; facts for the manifest."""
-    trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(SaveAndStop())
-    watch = training.Watch(context, trainer.record)
-    trainer.add_callback(watch)
-    checkpoint = last_whole_checkpoint(context.checkpoints)
-    if checkpoint:
-        context.say(f"going on from {checkpoint.name}")
-    with progress("training") as report:
-        watch.report = report
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    trainer.accelerator.unwrap_model(trainer.model).eval()
-    steps = min(trainer.state.global_step, trainer.state.max_steps)
-    losses = [
-        entry["loss"]
-        for entry in trainer.state.log_history
-        if "loss" in entry and entry["step"] <= steps
-    ]
-    trained, total = weights.share(model)
-    return {
-        "method": context.settings.name,
-        "weights": context.settings.weights,
-        "steps": steps,
-        "epochs": trainer.state.epoch,
-        "train_rows": rows,
-        "valid_rows": held_out,
-        "train_loss": sum(losses) / len(losses) if losses else None,
-        "best_valid_loss": trainer.state.best_metric,
-        "kept": "best" if trainer.state.best_model_checkpoint else "last",
-        "trained_weights": trained,
-        "all_weights": total,
-        "strategy": str(trainer.accelerator.distributed_type).rpartition(".")[2],
-        "world_size": trainer.accelerator.num_processes,
-        "tokens_seen": trainer.state.num_input_tokens_seen or None,
-    }

@@ -58,9 +58,22 @@ def fit(context: Context, model: Any, train: Sequence[str], valid: Sequence[str]
         RequestError: the corpus is smaller than a batch, or the tokenizer has no pad or mask.
         TrainingError: the loss is not a number.
     """
-    settings = context.settings
     set_seed(context.seed)
     trainer = trainer_for(context, model, train, valid)
+    return {
+        **run(context, model, trainer),
+        "packed": "lengths" in getattr(trainer.train_dataset, "column_names", ()),
+        **_throughput(context, model, trainer),
+    }
+
+
+def run(context: Context, model: Any, trainer: Any) -> dict[str, Any]:
+    """Train from the last whole checkpoint, whatever the trainer; facts for the manifest.
+
+    Raises:
+        TrainingError: the loss is not a number.
+    """
+    settings = context.settings
     trainer.remove_callback(PrinterCallback)  # our own bar and log say it
     trainer.add_callback(SaveAndStop())  # before a curve, which takes long
     watch = Watch(context, trainer.record)
@@ -86,7 +99,6 @@ def fit(context: Context, model: Any, train: Sequence[str], valid: Sequence[str]
         "steps": steps,
         "epochs": trainer.state.epoch,
         "train_rows": len(trainer.train_dataset),
-        "packed": "lengths" in getattr(trainer.train_dataset, "column_names", ()),
         "valid_rows": len(trainer.eval_dataset or []),
         "train_loss": sum(losses) / len(losses) if losses else None,
         "best_valid_loss": trainer.state.best_metric,
@@ -96,7 +108,6 @@ def fit(context: Context, model: Any, train: Sequence[str], valid: Sequence[str]
         "strategy": str(trainer.accelerator.distributed_type).rpartition(".")[2],
         "world_size": trainer.accelerator.num_processes,
         "tokens_seen": trainer.state.num_input_tokens_seen or None,
-        **_throughput(context, model, trainer),
     }
 
 

@@ -51,15 +51,7 @@ def draw_forest(comparison: Comparison) -> Figure:
         style.bare(axes, ("top", "right", "left"), "x")
         style.title(axes, comparison.benchmark)
         _numbers(axes, rows, level)
-        figure.legend(
-            handles=_legend(rows, level, zone),
-            loc="outside lower left",
-            ncols=3,
-            frameon=False,
-            fontsize=8,
-            handletextpad=0.5,
-            columnspacing=1.4,
-        )
+        style.legend(figure, _legend(rows, level, zone))
     return figure
 
 

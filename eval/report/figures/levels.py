@@ -34,15 +34,7 @@ def draw(comparison: Comparison) -> Figure:
         style.bare(axes, ("top", "right", "left"), "x")
         style.title(axes, comparison.benchmark)
         level = f"{100 * (1 - comparison.settings.alpha):g} %"
-        figure.legend(
-            handles=_legend(level),
-            loc="outside lower left",
-            ncols=3,
-            frameon=False,
-            fontsize=8,
-            handletextpad=0.5,
-            columnspacing=1.4,
-        )
+        style.legend(figure, _legend(level))
     return figure
 
 

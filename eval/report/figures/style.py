@@ -6,7 +6,7 @@ Drawn without pyplot, so that no global state is left behind. What is told apart
 
 import io
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +147,16 @@ def _settle(figure: Figure) -> None:
         for _ in range(2):
             figure.draw_without_rendering()
     figure.set_layout_engine("none")
+
+
+def legend(figure: Figure, handles: Sequence[Any]) -> None:
+    """What the marks mean, below the axes."""
+    figure.legend(
+        handles=handles,
+        loc="outside lower left",
+        ncols=3,
+        frameon=False,
+        fontsize=8,
+        handletextpad=0.5,
+        columnspacing=1.4,
+    )
