@@ -1,0 +1,66 @@
+"""The Completion table: what a model said to each prompt, and what judges think of it.
+
+One row per prompt and rank, in Parquet, the Prompt table's columns first; how it was made stands
+in the file's metadata. Judges add columns of their own, and themselves to `meta["judges"]`.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eval.errors import RequestError
+from eval.files import replacing
+
+#: What a model adds to the Prompt table's columns.
+COMPLETION_COLUMNS = (
+    "rank",  # 0: the likeliest word, or the greedy one; then the next, or the next sample
+    "said",  # what the model said, as it said it
+    "word",  # the one usable word in it; empty where there is none
+    "log_prob",  # natural log-probability of the word, where the model gives one, else NaN
+)
+_META_KEY = b"mitigate_completions"
+
+
+@dataclass(frozen=True)
+class Completions:
+    """A Completion table and how it was made.
+
+    `meta`: scorer, scorer_version, benchmark, benchmark_hash, model, model_fingerprint,
+    tokenizer_fingerprint, kind, decoding (top or samples, how many, temperature, seed),
+    wording, prompts, usable (share of completions with a usable word), judges, versions.
+    """
+
+    table: pd.DataFrame
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+def write(completions: Completions, path: Path) -> None:
+    """Write a Completion table beside its place and move it in."""
+    table = pa.Table.from_pandas(completions.table, preserve_index=False)
+    meta = {**(table.schema.metadata or {}), _META_KEY: json.dumps(completions.meta).encode()}
+    with replacing(path) as temporary:
+        pq.write_table(table.replace_schema_metadata(meta), temporary)
+
+
+def read(path: Path) -> Completions:
+    """Read a Completion table.
+
+    Raises:
+        RequestError: the file is missing or is not a Completion table.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise RequestError(f"no file of completions {path}")
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise RequestError(f"{path} is not a Parquet file: {error}") from error
+    meta = (table.schema.metadata or {}).get(_META_KEY)
+    if meta is None:
+        raise RequestError(f"{path} is Parquet, but holds no completions written by this tool")
+    return Completions(table.to_pandas(), json.loads(meta))
