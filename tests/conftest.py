@@ -6,6 +6,8 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["WANDB_MODE"] = "offline"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Workers of pytest share the cores: threads of several torches would wait on one another, spinning.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import subprocess
 import sys
