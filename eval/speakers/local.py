@@ -42,7 +42,8 @@ class LocalSpeaker:
     """Answers prompts with a causal model that is loaded here.
 
     Under torch.distributed the prompts are shared out, and every process returns all answers.
-    `effort` counts what was computed, for the result's metadata.
+    `effort` counts what was computed, for the result's metadata. `parts`, where set, keep the
+    likelihoods of the next call's options as they come, and what they hold isn't computed again.
 
     Raises:
         RequestError: the model is masked.
@@ -59,6 +60,7 @@ class LocalSpeaker:
         self.fingerprint = lm.fingerprint
         self.chats = bool(lm.tokenizer.chat_template)
         self.effort = Effort()
+        self.parts: Parts | None = None
         self._budget = TokenBudget(batch_tokens or default_budget(lm))
         self._lead = self._before_answers() if self.chats else ""
         self._ends = _ends(lm)
@@ -81,13 +83,12 @@ class LocalSpeaker:
         options: Sequence[str],
         *,
         report: Callable[[int, int], None] | None = None,
-        parts: Parts | None = None,
     ) -> np.ndarray:
         """log P(option | prompt) in nats for each option as the answer's start. (asks, options)
 
         The option stands as the model would write it: after a blank where plain text goes on, and
         as the chat template begins an answer. An option of several tokens is their sum. `report`
-        counts tokens of options; what `parts` hold isn't computed again.
+        counts tokens of options.
 
         Raises:
             TooLongError: a prompt is longer than the model reads.
@@ -118,7 +119,7 @@ class LocalSpeaker:
             Requests(tokens, row, place),
             budget=self._budget,
             effort=self.effort,
-            parts=parts,
+            parts=self.parts,
             report=report,
         )
         summed = np.bincount(row, values, len(rows)).reshape(len(distinct), len(options))
@@ -309,6 +310,9 @@ class LocalSpeaker:
             ends = torch.tensor(self._ends, device=ids.device)
             ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
             written = []
+            self.effort.arrangement = "prompts of equal lengths"
+            self.effort.passes += 1
+            self.effort.tokens += prompts.size
             while True:
                 chosen = self._chosen(logits, draws).to(ids.device)
                 written.append(chosen)
@@ -323,6 +327,8 @@ class LocalSpeaker:
                     given[self._cache] = kept
                 out = self.lm.model(**given, **self._cached, **self._last)
                 logits = out.logits[:, -1]
+                self.effort.passes += 1
+                self.effort.tokens += given["input_ids"].numel()
             said = torch.stack(written, dim=1).cpu().tolist()
         texts = [self._text(answer) for answer in said]
         return np.asarray(texts, dtype=object).reshape(len(prompts), samples)

@@ -108,8 +108,8 @@ def test_writing_in_batches_is_writing_one_at_a_time(name: str) -> None:
 
 
 def test_draws_follow_the_models_own_temperature() -> None:
-    of = speaker()
-    ask = Ask("Kies.")
+    of = speaker("bloom")
+    ask = Ask("Choose.")
     ids = of.lm.tokenizer(of.prompt(ask), add_special_tokens=False)["input_ids"]
     with torch.inference_mode():
         logits = of.lm.model(torch.tensor([ids])).logits[0, -1].double()
