@@ -27,7 +27,7 @@ from eval.errors import RequestError
 from eval.pairs import Pairs, benchmark_hash
 from eval.rules import SCORERS, ScoreSettings
 from eval.scorers.model import LanguageModel
-from eval.scorers.store import ScoreStore, again, counted, keep, key_of, with_source
+from eval.scorers.store import ScoreStore, again, keep, key_of, with_source
 from eval.scorers.wordings import Wording, load
 from eval.scorers.work import NotFiniteError, ScoringError, told
 from eval.scores import FIRST, ORDER, PAIR_OF, SECOND, Scores
