@@ -16,7 +16,7 @@ from eval.confounds import confounds
 from eval.errors import RequestError
 from eval.pairs import Pairs, benchmark_hash
 from eval.rules import ScoreSettings, rule_for
-from eval.scorers import causal, precision, prompted
+from eval.scorers import causal, precision
 from eval.scorers.batching import Effort, TokenBudget, default_budget
 from eval.scorers.model import LanguageModel
 from eval.scorers.plan import Plan, encode_all, max_length, plan
@@ -66,6 +66,8 @@ def score(
         raise RequestError(f"{lm.name}: a masked scorer needs a tokenizer with a mask token")
     identity = _identity(lm, name, settings)
     if rule.tokens == "options":
+        from eval.scorers import prompted  # whose speaker is made of scorers' parts
+
         _warn_of_folding(lm, pairs)
         return prompted.score(
             lm,

@@ -25,7 +25,7 @@ import pandas as pd
 from eval.confounds import confounds
 from eval.errors import RequestError
 from eval.pairs import Pairs, benchmark_hash
-from eval.rules import SCORERS, ScoreSettings
+from eval.rules import PROMPTED, SCORERS, ScoreSettings
 from eval.scorers.model import LanguageModel
 from eval.scorers.store import ScoreStore, again, keep, key_of, with_source
 from eval.scorers.wordings import Wording, load
@@ -107,7 +107,7 @@ def score(
         "benchmark_hash": benchmark_hash(table["pair_id"]),
         "model": lm.name,
         "kind": lm.kind,
-        "rule": SCORERS["prompted"].says,
+        "rule": SCORERS[PROMPTED].says,
         "rows_used": len(table),
         "unusable": unusable,
         "work": {
@@ -135,6 +135,17 @@ def wording_for(pairs: Pairs, settings: ScoreSettings) -> Wording:
             f"benchmark {pairs.name} is in {', '.join(languages)}: prompts are in one language"
         )
     return load(str(languages[0]), settings.prompt)
+
+
+def check(pairs: Pairs, settings: ScoreSettings) -> None:
+    """Refuse what can't be asked, before any weight is read.
+
+    Raises:
+        RequestError: no wording for the benchmark's language, or no such persona.
+    """
+    wording = wording_for(pairs, settings)
+    for name in settings.personas:
+        wording.persona(name)
 
 
 def said_of(wording: Wording, persona: str, settings: ScoreSettings) -> dict[str, Any]:

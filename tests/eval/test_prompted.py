@@ -318,7 +318,7 @@ def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
             wordings.load("nl", str(own))
     masked = speaker("llama").lm
     masked = type(masked)("bert", "masked", masked.model, masked.tokenizer, "", "")
-    with pytest.raises(RequestError, match="score.scorer=prompted is for causal models; bert"):
+    with pytest.raises(RequestError, match=r"score\.scorer=prompted is for causal models; bert"):
         score(masked, made(), ScoreSettings(scorer="prompted"))
 
 
