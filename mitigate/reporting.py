@@ -9,7 +9,7 @@ import pandas as pd
 
 from eval import gate, scores
 from eval.errors import RequestError
-from eval.inference import Comparison, compare
+from eval.inference import Comparison, compare, personas
 from eval.metrics import measure
 from eval.report import ReportInput
 from eval.report import write as write_report
@@ -171,9 +171,27 @@ def write(run: Finished, comparisons: dict[str, Comparison], out: Path) -> dict[
             degraded=gate.degraded(run.retention),
             curve=run.curve,
             notes=notes,
+            personas=personas_of(run),
         ),
         out,
     )
+
+
+def personas_of(run: Finished) -> dict[str, pd.DataFrame]:
+    """What personas do, before and after, by benchmark; empty where only one was asked as."""
+    found: dict[str, list[pd.DataFrame]] = {}
+    for number, when in enumerate(("before", "after")):
+        by_benchmark: dict[str, dict[str, Scores]] = {}
+        for name, pair in run.tables.items():
+            persona = pair[number].meta.get("persona")
+            if persona is not None:
+                by_benchmark.setdefault(benchmark_of(name), {})[persona] = pair[number]
+        for benchmark, tables in by_benchmark.items():
+            if personas.BASE in tables and len(tables) > 1:
+                effects = personas.effects(tables, run.recipe.inference)
+                assert effects is not None  # there is another persona
+                found.setdefault(benchmark, []).append(effects.assign(when=when))
+    return {name: pd.concat(frames, ignore_index=True) for name, frames in found.items()}
 
 
 def again(folder: Path, out: Path | None) -> Path:

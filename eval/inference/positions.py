@@ -152,6 +152,11 @@ def notes(before: Scores, after: Scores, found: pd.DataFrame | None) -> list[str
                 f"{meta['unreadable']:.2f} % of the answers {when} could not be read; their pairs "
                 "are left out, in both orders."
             )
+        if meta.get("pairs_left_out"):
+            told.append(
+                f"{meta['pairs_left_out']:,} answers {when} have none beside them from the other "
+                "model, which could not be read there: they are left out."
+            )
         if (mass := meta.get("option_mass")) is not None and mass < LITTLE:
             told.append(
                 f"Only {100 * mass:.2g} % of the model's probability {when} is on the labels "

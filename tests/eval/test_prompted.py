@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from eval import answers, benchmarks
 from eval.benchmarks import BenchmarkSettings
@@ -136,22 +134,19 @@ def test_a_model_that_reads_the_sentences_agrees_with_itself() -> None:
     assert positions.sentence(table).startswith("The stereotyped sentence is chosen in 100.00 %")
 
 
-@given(st.lists(st.tuples(*[st.floats(-9, -0.1)] * 2), min_size=12, max_size=12))
-def test_swapping_what_stands_first_swaps_the_orders_and_nothing_else(drawn) -> None:
-    """Exchanging the sentences of every pair mirrors every share around 50."""
+def test_swapping_the_sentences_of_every_pair_mirrors_every_share_around_50() -> None:
+    draw = np.random.default_rng(5)
     by_prompt: dict[str, tuple[float, float]] = {}
 
     def rule(ask: Ask) -> tuple[float, float]:
-        return by_prompt.setdefault(ask.user, drawn[len(by_prompt) % len(drawn)])
+        return by_prompt.setdefault(ask.user, tuple(-draw.exponential(size=2)))
 
-    pairs = made(6)
-    swapped = made(6, sent_more=pairs.table["sent_less"], sent_less=pairs.table["sent_more"])
-    one, other = (
-        positions.positions(asked_of(Says(rule), some), InferenceSettings(resamples=100))
-        for some in (pairs, swapped)
-    )
+    pairs = made(30)
+    swapped = made(30, sent_more=pairs.table["sent_less"], sent_less=pairs.table["sent_more"])
+    one, other = (positions.positions(asked_of(Says(rule), some), FEW) for some in (pairs, swapped))
     assert one is not None
     assert other is not None
+    assert len(by_prompt) == 60  # the same prompts, the other way round
     assert level(one, "first") == pytest.approx(100 - level(other, "second"))
     assert level(one, "balanced") == pytest.approx(100 - level(other, "balanced"))
     assert level(one, "effect") == pytest.approx(level(other, "effect"))
