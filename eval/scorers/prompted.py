@@ -111,7 +111,7 @@ def score(
         "rows_used": len(table),
         "unusable": unusable,
         "work": {
-            "requests": len(asked) * 2,
+            "requests": len(asked) * (2 if settings.answer == "log_probs" else 1),
             "seconds": round(time.monotonic() - begun, 3),
             **asdict(speaker.effort),
         },
