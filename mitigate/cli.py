@@ -26,6 +26,7 @@ Score a language model's bias, fine-tune it, score it again, and say what change
   mitigate describe benchmark=NAME [out=DIR] [json=true]  what a benchmark is made of
   mitigate compare  BEFORE AFTER [out=DIR] [pairs=common] two score files, or two run folders
   mitigate compare  EARLIER power=true [clusters=N]       the smallest change that could be shown
+  mitigate prompted FILE [FILE …] [out=DIR]               position and personas in answers
   mitigate report   RUN [RUN …] [out=DIR]                 one run again, or many, or a sweep's
   mitigate export   lm-eval benchmark=NAME out=DIR        as tasks of lm-evaluation-harness
   mitigate corpus   mastodon|taz|text out=DIR [key=value …]   prepare a corpus once
@@ -181,20 +182,36 @@ def score(words: Sequence[str]) -> int:
     import accelerate
 
     from eval import scorers, scores
+    from eval.rules import PROMPTED
+    from eval.scorers import prompted as prompted_choice
     from mitigate import models
     from mitigate.console import progress, rank, scores_folder
 
+    asked = recipe.score.scorer == PROMPTED
+    if asked:
+        prompted_choice.check(pairs, recipe.score)
     models.prepare(recipe.model)
     state = accelerate.PartialState(cpu=recipe.launch.cpu)
     lm = models.load(recipe.model)
-    with progress("scoring") as report:
-        found = scorers.score(lm, pairs, recipe.score, store=scores_folder(), report=report)
-    if rank() == 0:
-        scores.write(found, path)
-        _print_measures(name, found, recipe.inference.ties)
-        for line in _said_of(found.meta):
-            say(line)
-        say(f"{len(found.table):,} pairs in {path}")
+    personas: Sequence[str | None] = recipe.score.personas if asked else [None]
+    tables = {}
+    for persona in personas:
+        with progress("scoring") as report:
+            found = scorers.score(
+                lm, pairs, recipe.score, persona=persona, store=scores_folder(), report=report
+            )
+        if rank() == 0:
+            where = path.with_stem(f"{path.stem}-{persona}") if len(personas) > 1 else path
+            scores.write(found, where)
+            _print_measures(f"{name} {persona}" if asked else name, found, recipe.inference.ties)
+            for line in _said_of(found.meta):
+                say(line)
+            say(f"{len(found.table):,} {'answers' if asked else 'pairs'} in {where}")
+            tables[str(persona)] = found
+    if asked and rank() == 0:
+        from mitigate import asking
+
+        asking.show(tables, recipe.inference)
     state.wait_for_everyone()
     return 0
 
@@ -314,6 +331,14 @@ def compare(words: Sequence[str]) -> int:
     from mitigate import comparing
 
     comparing.run(comparing.from_words(words))
+    return 0
+
+
+def prompted(words: Sequence[str]) -> int:
+    """`mitigate prompted FILE [FILE …]`: position and personas in answers that are there."""
+    from mitigate import asking
+
+    asking.run(words)
     return 0
 
 
@@ -518,6 +543,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "score": score,
     "describe": describe,
     "compare": compare,
+    "prompted": prompted,
     "report": report,
     "corpus": corpus,
     "export": export,
