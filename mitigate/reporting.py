@@ -14,7 +14,7 @@ from eval.metrics import measure
 from eval.report import ReportInput
 from eval.report import write as write_report
 from eval.scores import Scores
-from mitigate import curve, selection, settings
+from mitigate import completing, curve, selection, settings
 from mitigate.run import Run
 from mitigate.settings import Recipe
 
@@ -64,7 +64,7 @@ def read_run(folder: Path) -> Finished:
     if missing:
         raise RequestError(f"{folder}: no {' and no '.join(missing)}, so not a run's folder")
     recipe = settings.from_yaml((folder / "recipe.yaml").read_text("utf-8"))
-    names = list(recipe.benchmark)
+    names = completing.of_pairs(recipe)
     tables = {}
     for name in names:
         pair = [folder / score_file(when, name, len(names)) for when in ("before", "after")]
