@@ -37,14 +37,15 @@ from eval.scorers.head import Head
 from eval.scorers.model import LanguageModel
 from eval.scorers.plan import max_length
 from eval.scorers.vocabulary import words
-from eval.scorers.work import ranks, told
+from eval.scorers.work import SAVE_EVERY, ranks, told
 from eval.speakers import Ask, Speaker
 from eval.speakers.local import LocalSpeaker
 
 #: Results of different versions are never compared: raise it with every change of a word.
 COMPLETIONS_VERSION = "1"
-#: Prompts that are answered together; what a killed run loses at most, beside SAVE_EVERY seconds.
-CHUNK = 128
+#: Prompts that are answered together at first, and at most: twice as many as long as they take
+#: less than SAVE_EVERY seconds, so that a killed run loses little and a fast one has full batches.
+CHUNK, MOST = 8, 512
 
 
 class _Answering(Protocol):
@@ -104,15 +105,17 @@ def complete(
     # Prompts of one length go together, so that batches are full.
     lengths = prompts.table["text"].str.len().to_numpy()
     left = [int(at) for at in np.argsort(lengths, kind="stable") if int(at) not in answers]
-    main = ranks()[0] == 0
-    for start in range(0, len(left), CHUNK):
-        numbers = left[start : start + CHUNK]
+    main, size = ranks()[0] == 0, CHUNK
+    while left:
+        numbers, left, chunk_begun = left[:size], left[size:], time.monotonic()
         new = dict(zip(numbers, answering.answer(prompts.table.iloc[numbers]), strict=True))
         answers |= new
         if kept is not None and main:
             kept.add(new)
         if report is not None:
             report(len(answers), len(prompts))
+        if told(lambda since=chunk_begun: time.monotonic() - since < SAVE_EVERY):
+            size = min(2 * size, MOST)
     rows = [
         (prompt, rank, *answer)
         for number, prompt in enumerate(prompts.table["prompt_id"])

@@ -292,6 +292,7 @@ class Counting(Chatting):
 
 def test_killed_work_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(scorer, "CHUNK", 10)
+    monkeypatch.setattr(scorer, "MOST", 10)
     monkeypatch.setattr("eval.scorers.answers.SAVE_EVERY", 0.0)
     some, settings = prompts(62, "en"), CompletionSettings()
     with pytest.raises(KeyboardInterrupt):
