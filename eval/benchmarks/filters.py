@@ -65,7 +65,8 @@ def narrow_prompts(prompts: Prompts, settings: BenchmarkSettings) -> Prompts:
             raise RequestError(
                 f"{said}: prompts have no {key}; benchmark.where='\"category == 'queer'\"'"
             )
-    table, facts = prompts.table, {}
+    table = prompts.table
+    facts: dict[str, Any] = {}
     if settings.subset:
         if settings.subset not in SUBSETS:
             raise RequestError(

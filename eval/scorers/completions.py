@@ -94,10 +94,9 @@ def complete(
     if kept is not None:
         found = told(kept.find)
         if found is not None:
-            table = _joined(prompts, found.table)
-            return Completions(
-                table, {**found.meta, "work": {**found.meta["work"], "reused": True}}
-            )
+            work = {**found.meta["work"], "reused": True}
+            meta = {**found.meta, "source": prompts.source, "work": work}
+            return Completions(_joined(prompts, found.table), meta)
     begun = time.monotonic()
     answers: dict[int, list[Answer]] = told(kept.read) if kept is not None else {}
     answers = {number: some for number, some in answers.items() if number < len(prompts)}
