@@ -5,7 +5,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from eval import gate
+from eval import benchmarks, gate
 from eval.inference import Comparison
 from mitigate.reporting import benchmark_of
 from mitigate.run import Run
@@ -217,4 +217,5 @@ def _corpus(name: str, some: Any) -> str:
 
 def _benchmark(name: str, some: Any) -> str:
     paper = f", {some.paper}" if some.paper else ""
-    return f"scored on {name}, licence {some.licence or 'unknown'}{paper}"
+    how = "completed" if benchmarks.is_prompts(some) else "scored on"
+    return f"{how} {name}, licence {some.licence or 'unknown'}{paper}"

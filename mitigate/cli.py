@@ -158,7 +158,7 @@ def train(words: Sequence[str]) -> int:
 
 
 def score(words: Sequence[str]) -> int:
-    """`mitigate score`: a model on a benchmark, into a Score table."""
+    """`mitigate score`: a model on a benchmark, into a Score table or a Completion table."""
     out, words = _take(words, "out")
     if not out:
         raise eval.errors.RequestError("score: where to? out=FILE.parquet")
@@ -177,6 +177,8 @@ def score(words: Sequence[str]) -> int:
     (name, benchmark), path = next(iter(recipe.benchmark.items())), Path(out)
     if path.suffix != ".parquet":
         raise eval.errors.RequestError(f"out={out}: a Score table is a .parquet file")
+    if benchmarks.is_prompts(benchmark):
+        return _complete(recipe, benchmarks.load_prompts(benchmark), path)
     pairs = benchmarks.load(benchmark)
     # Only now: what is wrong so far is answered before torch is imported.
     import accelerate
@@ -212,6 +214,28 @@ def score(words: Sequence[str]) -> int:
         from mitigate import asking
 
         asking.show(tables, recipe.inference)
+    state.wait_for_everyone()
+    return 0
+
+
+def _complete(recipe: Any, prompts: Any, path: Path) -> int:
+    """`mitigate score` on prompts: what a model says to each, into a Completion table."""
+    import accelerate
+
+    from eval import completions
+    from mitigate import completing, models
+    from mitigate.console import rank
+
+    models.prepare(recipe.model)
+    state = accelerate.PartialState(cpu=recipe.launch.cpu)
+    lm = models.load(recipe.model)
+    found = completing.complete(lm, prompts, recipe, "completing")
+    if rank() == 0:
+        completions.write(found, path)
+        messages.print(_rich_table(prompts.name, completing.by_category(found)))
+        for line in completing.said_of(found):
+            say(line)
+        say(f"{len(found.table):,} completions of {len(prompts):,} prompts in {path}")
     state.wait_for_everyone()
     return 0
 

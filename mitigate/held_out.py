@@ -24,7 +24,7 @@ from eval.inference import Comparison
 from eval.retention import change, divergence, grammar_scores, perplexity, predictions
 from eval.scorers.model import LanguageModel
 from eval.scorers.work import told
-from mitigate import reporting
+from mitigate import completing, reporting
 from mitigate.console import progress, scores_folder
 from mitigate.run import Run
 from mitigate.settings import Recipe
@@ -88,12 +88,13 @@ def check(recipe: Recipe, lm: LanguageModel) -> None:
         RequestError: an untargeted benchmark that isn't chosen, or no other one; lm-eval for a
             masked model, or where it isn't installed.
     """
+    of_pairs = completing.of_pairs(recipe)
     for name in recipe.retention.untargeted:
-        if name not in recipe.benchmark:
+        if name not in of_pairs:
             raise RequestError(
-                f"retention.untargeted: {name} is not among benchmark={','.join(recipe.benchmark)}"
+                f"retention.untargeted: {name} is not among benchmark={','.join(of_pairs)}"
             )
-    if set(recipe.retention.untargeted) >= set(recipe.benchmark):
+    if set(recipe.retention.untargeted) >= set(of_pairs):
         raise RequestError("retention.untargeted: one benchmark at least must be aimed at")
     if recipe.retention.lm_eval:
         if lm.kind != "causal":

@@ -15,7 +15,7 @@ from eval.report import ReportInput
 from eval.report import write as write_report
 from eval.rules import PROMPTED
 from eval.scores import Scores
-from mitigate import curve, selection, settings
+from mitigate import completing, curve, selection, settings
 from mitigate.run import Run
 from mitigate.settings import Recipe
 
@@ -94,10 +94,10 @@ def score_tables(recipe: Recipe) -> dict[str, tuple[str, str | None]]:
     "<benchmark> <persona>".
     """
     if recipe.score.scorer != PROMPTED:
-        return {name: (name, None) for name in recipe.benchmark}
+        return {name: (name, None) for name in completing.of_pairs(recipe)}
     return {
         f"{name} {persona}": (name, persona)
-        for name in recipe.benchmark
+        for name in completing.of_pairs(recipe)
         for persona in recipe.score.personas
     }
 

@@ -27,6 +27,7 @@ from corpora import CorpusSettings
 from eval.benchmarks import BenchmarkSettings
 from eval.errors import RequestError
 from eval.inference import CORRECTIONS, InferenceSettings
+from eval.instructions import PLAIN, CompletionSettings
 from eval.rules import SCORERS, ScoreSettings
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
@@ -245,6 +246,7 @@ class Recipe:
     method: MethodSettings = field(default_factory=MethodSettings)
     launch: LaunchSettings = field(default_factory=LaunchSettings)
     score: ScoreSettings = field(default_factory=ScoreSettings)
+    completion: CompletionSettings = field(default_factory=CompletionSettings)
     inference: InferenceSettings = field(default_factory=InferenceSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     selection: SelectionSettings = field(default_factory=SelectionSettings)
@@ -273,6 +275,8 @@ CHOICES: dict[str, tuple[str | int | None, ...]] = {
     "score.lowercase": ("auto", "true", "false"),
     "score.overlong": ("error", "skip", "truncate"),
     "score.answer": ("log_probs", "generate"),
+    "completion.wording": ("auto", PLAIN, "1", "2", "3", "4"),
+    "completion.decoding": ("auto", "greedy", "samples"),
     "inference.correction": CORRECTIONS,
     "inference.ties": ("half", "exclude", "reference"),
     "tracking.mode": ("auto", "online", "offline", "disabled"),
@@ -595,6 +599,8 @@ def _check_ranges(recipe: Recipe) -> None:
         "inference.resamples": recipe.inference.resamples,
         "retention.sentences": recipe.retention.sentences,
         "retention.max_tokens": recipe.retention.max_tokens,
+        "completion.top": recipe.completion.top,
+        "completion.tokens": recipe.completion.tokens,
     }
     if method.max_steps == -1:
         positive["method.epochs"] = method.epochs
@@ -621,6 +627,8 @@ def _check_ranges(recipe: Recipe) -> None:
         )
     if not 0 <= recipe.seed < 2**32:
         raise RequestError(f"seed={recipe.seed}: must lie between 0 and {2**32 - 1}")
+    if recipe.completion.trial < 0:
+        raise RequestError(f"completion.trial={recipe.completion.trial}: 0 for no trial, or more")
     if recipe.curve.pairs < 0:
         raise RequestError(f"curve.pairs={recipe.curve.pairs}: 0 for no curve, or more")
     if not 0 < method.mask_share < 1:

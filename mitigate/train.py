@@ -21,11 +21,12 @@ from corpora.decontaminate import Benchmark, overlap
 from eval import benchmarks, gate, scores
 from eval.errors import RequestError
 from eval.pairs import Pairs
+from eval.prompts import Prompts
 from eval.report import terminal
 from eval.rules import PROMPTED
 from eval.scorers import prompted, score
 from eval.scorers.model import LanguageModel
-from mitigate import card, curve, held_out, hub, models, reporting, selection, settings
+from mitigate import card, completing, curve, held_out, hub, models, reporting, selection, settings
 from mitigate.console import messages, progress, rank, say, scores_folder, show_recipe
 from mitigate.held_out import held_out_texts, measure_retention
 from mitigate.launching import check_strategy, check_world_size
@@ -40,7 +41,7 @@ def main(words: Sequence[str]) -> Path:
     """Run the main job for a command's `key=value` words; returns the run's folder."""
     recipe = settings.from_words(words, recipe="demo")
     show_recipe(recipe)
-    pairs, corpus = inputs(recipe)
+    pairs, prompts, corpus = inputs(recipe)
     preferences = splits.preferences(recipe, pairs)
     if preferences is not None:
         pairs = preferences.evaluated
@@ -59,10 +60,11 @@ def main(words: Sequence[str]) -> Path:
     loaded = [models.load(recipe.model)]
     chosen.check(loaded[0], recipe.method, recipe.model.lora_targets, state.num_processes)
     held_out.check(recipe, loaded[0])
+    completing.check_model(recipe, loaded[0], prompts)
     with listening(), closing(open_run(recipe, "mitigate train " + " ".join(words))) as run:
         run.note(strategy=real)
         try:
-            job(run, recipe, parts, corpus, loaded.pop(), preferences)
+            job(run, recipe, parts, corpus, loaded.pop(), preferences, prompts)
         except Stopped:
             run.note(status="stopped")
             raise
@@ -76,6 +78,7 @@ def job(
     corpus: corpora.Corpus,
     lm: LanguageModel,
     preferences: splits.Split | None = None,
+    prompts: dict[str, Prompts] | None = None,
 ) -> None:
     """Everything between an open run folder and a finished one. The line, in order."""
     pairs = parts.claim
@@ -87,6 +90,8 @@ def job(
     )
     if preferences is not None:
         run.note(preferences=preferences.facts, notes=preferences.notes)
+    if prompts:
+        run.note(prompts=completing.facts(prompts))
     begun_with = run.manifest.get("model", {}).get("fingerprint", lm.fingerprint)
     if begun_with != lm.fingerprint:
         raise RequestError(
@@ -100,6 +105,7 @@ def job(
     # Score.
     scored(run, "before", lm, recipe, pairs)
     scored(run, "before", lm, recipe, parts.choose or {}, selection.FOLDER)
+    completing.completed(run, "before", lm, recipe, prompts or {})
     measure_retention(run, "before", lm, recipe, texts)
 
     # Fine-tune.
@@ -114,6 +120,7 @@ def job(
         raise RuntimeError("the weights are the same before and after: nothing was trained")
     scored(run, "after", tuned, recipe, pairs)
     scored(run, "after", tuned, recipe, parts.choose or {}, selection.FOLDER)
+    completing.completed(run, "after", tuned, recipe, prompts or {})
     measure_retention(run, "after", tuned, recipe, texts)
 
     # Say what changed.
@@ -123,19 +130,21 @@ def job(
         finish(run, recipe, tracker)
 
 
-def inputs(recipe: Recipe) -> tuple[dict[str, Pairs], corpora.Corpus]:
+def inputs(recipe: Recipe) -> tuple[dict[str, Pairs], dict[str, Prompts], corpora.Corpus]:
     """Read benchmarks and corpus, before any weight, and refuse what can't be meant.
 
     Raises:
-        RequestError: a file is missing or unreadable, or the corpus holds sentences of a
-            benchmark, or its templates filled with its predicates.
+        RequestError: a file is missing or unreadable, no benchmark is of pairs, or the corpus
+            holds sentences of one, or its templates filled with its predicates.
     """
     if not recipe.benchmark:
         raise RequestError("no benchmark: benchmark=NAME")
     if not recipe.corpus:
         raise RequestError("no corpus: corpus=NAME")
+    completing.check(recipe)
     corpus = corpora.combine([corpora.load(some) for some in recipe.corpus.values()])
-    pairs = {name: benchmarks.load(some) for name, some in recipe.benchmark.items()}
+    pairs = {name: benchmarks.load(recipe.benchmark[name]) for name in completing.of_pairs(recipe)}
+    prompts = completing.read(recipe)
     if recipe.score.scorer == PROMPTED:
         for some in pairs.values():
             prompted.check(some, recipe.score)
@@ -155,7 +164,7 @@ def inputs(recipe: Recipe) -> tuple[dict[str, Pairs], corpora.Corpus]:
             listed, all_of_them = filtering.evaluated(some, said)
             noted = corpus.facts.setdefault("evaluated_stereotypes_filtered", {})
             noted[f"{title} by {name}"] = f"{listed} of {all_of_them}"
-    return pairs, corpus
+    return pairs, prompts, corpus
 
 
 def scored(

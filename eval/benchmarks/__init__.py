@@ -1,4 +1,4 @@
-"""Benchmarks: one file each, with `read(settings) -> Pairs`.
+"""Benchmarks: one file each, with `read(settings) -> Pairs`, or `-> Prompts`.
 
 A new benchmark is one file here and one file in `recipes/benchmark/`, whose `reader` names it.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 from eval.errors import RequestError
 from eval.pairs import Pairs
+from eval.prompts import Prompts
 
 
 @dataclass
@@ -50,7 +51,8 @@ class BenchmarkSettings:
     groups: list[str] = field(default_factory=list)  # keep pairs of these groups, canonical names
     origin: str | None = None  # keep pairs of this origin: survey, translated, …
     where: str | None = None  # keep pairs that fulfil this: 'harm_mean > 2 and tier == 1'
-    limit: int | None = None  # score so many pairs, a stratified and seeded sample
+    subset: str | None = None  # of prompts: paper300, QueerGen's for five words each
+    limit: int | None = None  # score so many pairs or prompts, a stratified and seeded sample
     seed: int = 0
     paper: str = ""
     licence: str = ""
@@ -59,6 +61,13 @@ class BenchmarkSettings:
 
 #: Modules here that read no benchmark.
 _HELPERS = ("filters", "sources")
+#: Readers of prompts, which are completed; all others read pairs, which are scored.
+_OF_PROMPTS = ("queergen",)
+
+
+def is_prompts(settings: BenchmarkSettings) -> bool:
+    """Whether the benchmark holds prompts to complete (`load_prompts`) and not pairs (`load`)."""
+    return settings.reader in _OF_PROMPTS
 
 
 def load(settings: BenchmarkSettings) -> Pairs:
@@ -66,17 +75,44 @@ def load(settings: BenchmarkSettings) -> Pairs:
 
     Raises:
         RequestError: the file is missing, empty, unreadable, or lacks a column; no such reader;
-            a filter that asks for what isn't there, or leaves nothing.
+            a filter that asks for what isn't there, or leaves nothing; it holds prompts.
     """
     from eval.benchmarks.filters import narrow  # which needs the settings above
 
+    if is_prompts(settings):
+        raise RequestError(
+            f"benchmark {settings.name or settings.reader}: holds prompts to complete, not pairs; "
+            "mitigate score and mitigate train take it"
+        )
+    if settings.subset:
+        raise RequestError(
+            f"benchmark.subset={settings.subset}: is for prompts; {settings.name} holds pairs: "
+            "benchmark.where, benchmark.limit"
+        )
+    pairs: Pairs = _reader(settings).read(settings)
+    return narrow(pairs, settings)
+
+
+def load_prompts(settings: BenchmarkSettings) -> Prompts:
+    """Read the prompts that `settings` names, and keep what `subset`, `where` and `limit` keep.
+
+    Raises:
+        RequestError: as `load`; a subset that there isn't, or a filter that is for pairs.
+    """
+    from eval.benchmarks.filters import narrow_prompts
+
+    prompts: Prompts = _reader(settings).read(settings)
+    return narrow_prompts(prompts, settings)
+
+
+def _reader(settings: BenchmarkSettings) -> Any:
+    """The module that reads the benchmark."""
     if settings.limit is not None and settings.limit < 1:
-        raise RequestError(f"benchmark.limit={settings.limit}: 1 pair at least, or null for all")
+        raise RequestError(f"benchmark.limit={settings.limit}: 1 at least, or null for all")
     modules = [module.name for module in pkgutil.iter_modules(__path__)]
     readers = [name for name in modules if name not in _HELPERS]
     if settings.reader not in readers:
         close = difflib.get_close_matches(settings.reader, readers, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(readers)}"
         raise RequestError(f"benchmark.reader={settings.reader}: no such reader; {hint}")
-    pairs = importlib.import_module(f"eval.benchmarks.{settings.reader}").read(settings)
-    return narrow(pairs, settings)
+    return importlib.import_module(f"eval.benchmarks.{settings.reader}")

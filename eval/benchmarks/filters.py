@@ -1,4 +1,4 @@
-"""Which pairs of a benchmark are kept: by tier, group, origin or a condition; then a sample.
+"""Which pairs or prompts of a benchmark are kept: by what they are; then a sample.
 
 The condition of `benchmark.where` is written as in `pandas.DataFrame.query`, but evaluated
 here: it may compare columns and call a few methods of text, and can reach nothing else.
@@ -17,6 +17,7 @@ import pandas as pd
 from eval.benchmarks import BenchmarkSettings
 from eval.errors import RequestError
 from eval.pairs import GROUP_SEPARATOR, Pairs
+from eval.prompts import CATEGORIES, Prompts
 
 
 def narrow(pairs: Pairs, settings: BenchmarkSettings) -> Pairs:
@@ -44,6 +45,47 @@ def narrow(pairs: Pairs, settings: BenchmarkSettings) -> Pairs:
         facts |= {**sampled, "pairs_sampled_from": len(table)}
         table = sample(table, settings.limit, settings.seed)
     return replace(pairs, table=table, source={**pairs.source, **facts})
+
+
+#: Parts of a benchmark of prompts, by name: the paper's for five words each (2601.20731, B.4).
+SUBSETS = ("paper300",)
+
+
+def narrow_prompts(prompts: Prompts, settings: BenchmarkSettings) -> Prompts:
+    """Keep the subset, then what fulfils `where`, then draw the sample of `limit`.
+
+    `source` gains what `narrow` adds, `subset`, and `prompts_sampled_from` for a sample.
+
+    Raises:
+        RequestError: no such subset, a filter that is for pairs, or one that leaves nothing.
+    """
+    said = f"benchmark {prompts.name}"
+    for key in ("tiers", "groups", "origin"):
+        if getattr(settings, key):
+            raise RequestError(
+                f"{said}: prompts have no {key}; benchmark.where='\"category == 'queer'\"'"
+            )
+    table = prompts.table
+    facts: dict[str, Any] = {}
+    if settings.subset:
+        if settings.subset not in SUBSETS:
+            raise RequestError(
+                f"benchmark.subset={settings.subset}: no such part; there are: {', '.join(SUBSETS)}"
+            )
+        table = one_marker_each(table, settings.seed)
+        facts |= {"subset": settings.subset, "seed": settings.seed}
+    if settings.where and settings.where.strip():
+        asked = f"benchmark.where={_shown(settings.where)}"
+        kept = table[condition(table, settings.where, f"{said}: {asked}")]
+        if kept.empty:
+            raise RequestError(f"{said}: {asked} leaves none of the {len(table):,} prompts")
+        table = kept.reset_index(drop=True)
+        facts["filters"] = [{"filter": asked, "prompts": len(table)}]
+    if settings.limit is not None and settings.limit < len(table):
+        facts |= {"limit": settings.limit, "seed": settings.seed}
+        facts["prompts_sampled_from"] = len(table)
+        table = sample_prompts(table, settings.limit, settings.seed)
+    return replace(prompts, table=table, source={**prompts.source, **facts})
 
 
 _Keep = Callable[[pd.DataFrame, str], pd.Series]
@@ -338,10 +380,56 @@ def sample(table: pd.DataFrame, limit: int, seed: int) -> pd.DataFrame:
         places[group] += 1
     while sum(places.values()) > limit:  # many small groups: the largest gives way
         places[max(places, key=places.__getitem__)] -= 1
-    ranks = table["pair_id"].map(
-        lambda pair: hashlib.blake2b(f"{seed}\x1f{pair}".encode(), digest_size=8).hexdigest()
-    )
+    ranks = _ranks(table["pair_id"], seed)
     # A stable sort, so that pair ids that stand twice keep their order.
     within = ranks.sort_values(kind="stable").groupby(table["group"]).cumcount()
     chosen = within.reindex(table.index) < table["group"].map(places)
     return table[chosen].reset_index(drop=True)
+
+
+def sample_prompts(table: pd.DataFrame, limit: int, seed: int) -> pd.DataFrame:
+    """Draw `limit` prompts in whole blocks, as far as they go, in the order of the source.
+
+    A block is one subject in one template, with every marker and without: what is compared
+    stands in each. Blocks come in an order of the seed's in which subjects and templates take
+    turns, so that 310 of the paper's 3,100 are ten blocks with each subject and each template
+    once. Of the block that is cut, the categories take turns.
+    """
+    place = _turns(table, seed)
+    ranks = _ranks(table["prompt_id"], seed)
+    category = table["category"].map({name: at for at, name in enumerate(CATEGORIES)})
+    order = pd.DataFrame({"block": place, "category": category, "rank": ranks})
+    order["turn"] = order.sort_values("rank").groupby(["block", "category"]).cumcount()
+    first = order.sort_values(["block", "turn", "category"], kind="stable").index[:limit]
+    return table.loc[sorted(first)].reset_index(drop=True)
+
+
+def one_marker_each(table: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """Every unmarked prompt, and its subject and template with one marker of each category.
+
+    Of the paper's 3,100 prompts 300 (App. B.4); which markers depends on seed and prompt alone.
+    """
+    ranks = _ranks(table["prompt_id"], seed)
+    sides = [table[column] for column in ("subject", "template", "category")]
+    least = ranks.groupby(sides).transform("min")
+    return table[(ranks == least) | (table["category"] == CATEGORIES[0])].reset_index(drop=True)
+
+
+def _turns(table: pd.DataFrame, seed: int) -> pd.Series:
+    """A number for each prompt's block: blocks with other subjects and templates come first."""
+    at = {}
+    for column in ("subject", "template"):
+        names = pd.Series(table[column].unique())
+        shuffled = names[_ranks(names, seed).argsort()]
+        at[column] = table[column].map({name: place for place, name in enumerate(shuffled)})
+    subjects, templates = (int(of.max()) + 1 for of in at.values())
+    # Diagonals of the grid, one after another: on each, no two blocks share both ways.
+    wide = max(subjects, templates)
+    return (at["template"] - at["subject"]) % wide * wide + at["subject"]
+
+
+def _ranks(ids: pd.Series, seed: int) -> pd.Series:
+    """A number of the seed's for each id, whatever the platform and the order of the file."""
+    return ids.map(
+        lambda one: hashlib.blake2b(f"{seed}\x1f{one}".encode(), digest_size=8).hexdigest()
+    )

@@ -6,7 +6,6 @@ pairing rules (2609.02651, §3, Dataset Translation) stand in `winoqueer_rules.c
 `rules.csv` in the folder replaces them. `eval/benchmarks/README.md` says what each table holds.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import product
@@ -24,6 +23,7 @@ from eval.benchmarks.components.tables import (
     Components,
     Row,
     Table,
+    hashes,
     parts,
     read_components,
 )
@@ -71,7 +71,7 @@ def read(settings: BenchmarkSettings) -> Pairs:
         source={
             **{key: getattr(settings, key) for key in ("paper", "licence", "source")},
             "file": folder.name,
-            **_hashes(found),
+            **hashes(found.tables),
             "rules": "WinoQueer's" if found.rules.path == WINOQUEER else found.rules.path.name,
             "rows_read": len(rows),
             "predicates_read": len(judged),
@@ -181,16 +181,6 @@ def _check_once(folder: Path, rows: pd.DataFrame) -> None:
         f"{folder}: the same pair comes twice, from {one} and from {other}, and so do "
         f"{len(again) - 1} others; leave one of the two out"
     )
-
-
-def _hashes(found: Components) -> dict[str, Any]:
-    """The SHA-256 of each table, and one of all."""
-    files = {
-        table.path.name: hashlib.sha256(table.path.read_bytes()).hexdigest()
-        for table in found.tables
-    }
-    together = "\n".join(f"{name} {files[name]}" for name in sorted(files))
-    return {"sha256": hashlib.sha256(together.encode()).hexdigest(), "files": files}
 
 
 def _folder(settings: BenchmarkSettings) -> Path:

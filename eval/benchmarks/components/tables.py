@@ -1,10 +1,12 @@
 """The small tables of a benchmark from components: read, and checked each by itself."""
 
 import difflib
+import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from eval.benchmarks.pairs import read_table
 from eval.errors import RequestError
@@ -97,7 +99,23 @@ def read_components(folder: Path, *, encoding: str, separator: str) -> Component
 
 def read_rows(path: Path, name: str, *, encoding: str = "auto", separator: str = "auto") -> Table:
     """Read one table; `name` says which of NEEDED it is. Raises as `read_components`."""
-    needed = NEEDED[name]
+    return read_keyed(path, NEEDED[name], KEYS[name], encoding=encoding, separator=separator)
+
+
+def read_keyed(
+    path: Path,
+    needed: Sequence[str],
+    keys: Sequence[str],
+    *,
+    encoding: str = "auto",
+    separator: str = "auto",
+) -> Table:
+    """Read one table with the columns `needed`; in `keys` every cell is filled, no value twice.
+
+    Raises:
+        RequestError: it is missing, unreadable or empty, lacks a column or a name, or has a
+            name twice.
+    """
     frame, _ = read_table(path, encoding=encoding, separator=separator, expected=needed)
     columns = [str(column) for column in frame.columns]
     for column in needed:
@@ -112,7 +130,7 @@ def read_rows(path: Path, name: str, *, encoding: str = "auto", separator: str =
     table = Table(path, tuple(columns), {at: row for at, row in rows.items() if any(row.values())})
     if not table.rows:
         raise RequestError(f"{path}: has a header and no row")
-    for key in KEYS[name]:
+    for key in keys:
         seen: dict[str, int] = {}
         for number, row in table.rows.items():
             if not row[key]:
@@ -121,6 +139,15 @@ def read_rows(path: Path, name: str, *, encoding: str = "auto", separator: str =
             if first != number:
                 raise table.error(number, f"the same {key} as row {first}; leave one out")
     return table
+
+
+def hashes(tables: Iterable[Table]) -> dict[str, Any]:
+    """The SHA-256 of each table's file, and one of all."""
+    files = {
+        table.path.name: hashlib.sha256(table.path.read_bytes()).hexdigest() for table in tables
+    }
+    together = "\n".join(f"{name} {files[name]}" for name in sorted(files))
+    return {"sha256": hashlib.sha256(together.encode()).hexdigest(), "files": files}
 
 
 def parts(cell: str) -> list[str]:
