@@ -5,8 +5,10 @@ put one word there, in the paper's wordings, or goes on with the sentence where 
 """
 
 import math
+import operator
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -113,7 +115,8 @@ def complete(
             kept.add(new)
         if report is not None:
             report(len(answers), len(prompts))
-        if told(lambda since=chunk_begun: time.monotonic() - since < SAVE_EVERY):
+        took = time.monotonic() - chunk_begun
+        if told(partial(operator.lt, took, SAVE_EVERY)):
             size = min(2 * size, MOST)
     rows = [
         (prompt, rank, *answer)
