@@ -27,6 +27,7 @@ from corpora import CorpusSettings
 from eval.benchmarks import BenchmarkSettings
 from eval.errors import RequestError
 from eval.inference import CORRECTIONS, InferenceSettings
+from eval.judges.settings import JudgeSettings
 from eval.rules import SCORERS, ScoreSettings
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
@@ -246,6 +247,7 @@ class Recipe:
     launch: LaunchSettings = field(default_factory=LaunchSettings)
     score: ScoreSettings = field(default_factory=ScoreSettings)
     inference: InferenceSettings = field(default_factory=InferenceSettings)
+    judges: JudgeSettings = field(default_factory=JudgeSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     selection: SelectionSettings = field(default_factory=SelectionSettings)
     curve: CurveSettings = field(default_factory=CurveSettings)
