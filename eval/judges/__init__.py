@@ -157,9 +157,7 @@ def _rate(
     return values
 
 
-def _record(
-    planned: Planned, view: str, tool: Any, names: list[str], texts: int
-) -> dict[str, Any]:
+def _record(planned: Planned, view: str, tool: Any, names: list[str], texts: int) -> dict[str, Any]:
     return {
         "measure": planned.measure,
         "columns": names,

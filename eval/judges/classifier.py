@@ -63,9 +63,7 @@ class Classifier:
         self._length = _max_length(self._tokenizer, model.config)
 
     @torch.inference_mode()
-    def rate(
-        self, texts: Sequence[str], report: Callable[[int], None] | None = None
-    ) -> np.ndarray:
+    def rate(self, texts: Sequence[str], report: Callable[[int], None] | None = None) -> np.ndarray:
         """What the labels' probabilities come to. (texts, columns)
 
         Texts of like length share a pass; what a text gets does not depend on its batch but for

@@ -11,6 +11,7 @@ import pandas as pd
 
 from eval.errors import RequestError
 from eval.inference import Comparison
+from eval.inference.completions import Change
 from eval.report import figures, html, tables
 from eval.scores import Scores
 
@@ -30,6 +31,7 @@ class ReportInput:
     `sides`: what "before" and "after" are, where that must be said, such as two models' names;
     `findings` go by benchmark and stand in place of the comparison's own two sentences, which
     speak of a change: for two models that never met.
+    `completions`: what judged completions changed, by benchmark; empty where none were made.
     """
 
     title: str
@@ -44,6 +46,7 @@ class ReportInput:
     curve: pd.DataFrame | None = None
     sides: tuple[str, str] | None = None
     findings: dict[str, list[str]] = field(default_factory=dict)
+    completions: dict[str, Change] = field(default_factory=dict)
 
 
 @dataclass

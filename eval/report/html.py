@@ -20,7 +20,7 @@ from eval import gate
 from eval.inference import Comparison, format_p, plain_verdict, signed
 from eval.pairs import GROUP_SEPARATOR
 from eval.report import tables
-from eval.report.page import cells, chart, evidence, front
+from eval.report.page import cells, chart, completions, evidence, front
 from eval.scores import Scores, align
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def render(report: "ReportInput") -> str:
     parts = [
         ("finding", "The finding"),
         ("groups", "Per group"),
+        *([("written", "What it writes")] if report.completions else []),
         ("retention", "Still a language model?"),
         *([] if report.curve is None else [("curve", "While it was trained")]),
         ("sure", "How sure"),
@@ -64,6 +65,7 @@ def render(report: "ReportInput") -> str:
         command=report.command,
         recipe_yaml=report.recipe_yaml,
         benchmarks=benchmarks,
+        written=[completions.section(*each) for each in report.completions.items()],
         retention=_retention(report.retention) if report.retention else None,
         curve=None if report.curve is None else _curve(report.curve),
         retention_warning=f"{RETENTION_WARNING:g}",

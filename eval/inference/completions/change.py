@@ -245,7 +245,7 @@ def _notes(first: Grid, later: pd.DataFrame, table: pd.DataFrame) -> list[str]:
     lost = (first.values.notna().any(axis=1) != later.notna().any(axis=1)).sum()
     if lost:
         notes.append(
-            f"{int(lost):,} prompts have a usable word before or after only; changes leave them out."
+            f"{int(lost):,} prompts have a usable word on one side only; changes leave them out."
         )
     still = int((table["se"] == 0).sum())
     if still:

@@ -77,38 +77,45 @@ def divisions(
 
 def blocked(
     values: np.ndarray, prompts: pd.DataFrame, draws: int, rng: np.random.Generator
-) -> float:
+) -> np.ndarray:
     """p of any difference between the categories, were prompts exchangeable within blocks.
 
     The statistic is the sum of squares between categories of values less their block's mean,
     which orders permutations as the F of a two-way analysis of variance does. A prompt without
-    a value keeps having none wherever it is put.
+    a value keeps having none, whatever its label. NaN where a measure has no value at all.
+
+    Args:
+        values: each measure's, NaN where there is none, (prompts, measures)
+        prompts: the grid's, with block and category
+        draws: how many permutations, the same for all measures
+        rng: their generator
     """
-    block = prompts["block"].to_numpy()
+    block = pd.factorize(prompts["block"])[0]
     known = ~np.isnan(values)
-    if not known.any():
-        return np.nan
-    y = np.zeros(len(values))
-    y[known] = centred(values[known], block[known])
-    place = _places(block)
-    category = pd.factorize(prompts["category"])[0]
-    observed = _between(y, known.astype(float), category)
-    table, here, code = (_spread_out(part, place) for part in (y, known.astype(float), category))
-    filled = _spread_out(np.ones(len(y)), place) > 0
-    hits, bar = 0, observed - 1e-12 * max(1.0, observed)
-    for rows in portions(draws, table.size):
-        # A random order of the places that are filled; empty ones stay at the end.
-        keys = rng.random((rows, *table.shape), dtype=np.float32) + np.where(filled, 0, 2)
-        order = keys.argsort(axis=2)
-        moved = np.take_along_axis(np.broadcast_to(table, order.shape), order, axis=2)
-        there = np.take_along_axis(np.broadcast_to(here, order.shape), order, axis=2)
-        between = np.zeros(rows)
-        for number in range(category.max() + 1):
-            own = filled & (code == number)
-            count = there[:, own].sum(axis=1)
-            between += moved[:, own].sum(axis=1) ** 2 / np.maximum(count, 1)
-        hits += int((between >= bar).sum())
-    return (1 + hits) / (1 + draws)
+    y = np.zeros_like(values)
+    for measure in range(values.shape[1]):
+        own = known[:, measure]
+        y[own, measure] = centred(values[own, measure], block[own])
+    both = np.hstack([y, known.astype(float)])  # (prompts, 2 measures)
+    category, names = pd.factorize(prompts["category"])
+    observed = _between(category[None], len(names), both)[0]
+    bar = observed - 1e-12 * np.maximum(1.0, observed)
+    in_blocks = np.argsort(block, kind="stable")
+    hits = np.zeros(values.shape[1])
+    for rows in portions(draws, 4 * len(category)):
+        labels = np.empty((rows, len(category)), dtype=category.dtype)
+        labels[:, in_blocks] = category[shuffled(block, rows, rng)]
+        hits += (_between(labels, len(names), both) >= bar).sum(axis=0)
+    return np.where(known.any(axis=0), (1 + hits) / (1 + draws), np.nan)
+
+
+def shuffled(block: np.ndarray, rows: int, rng: np.random.Generator) -> np.ndarray:
+    """Prompts in the order of their blocks, in random order within each. (rows, prompts)
+
+    Labels taken in this order and given to the prompts in the order of their blocks are
+    permuted within blocks.
+    """
+    return (block + rng.random((rows, len(block)))).argsort(axis=1)
 
 
 def flipped(
@@ -145,18 +152,13 @@ def _all_divisions(size: int, chosen: int) -> np.ndarray:
     return found
 
 
-def _places(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each prompt's row and column in a table of blocks."""
-    codes = pd.factorize(block)[0]
-    return codes, pd.Series(codes).groupby(codes).cumcount().to_numpy()
+def _between(labels: np.ndarray, categories: int, both: np.ndarray) -> np.ndarray:
+    """Sums of squares between categories, by draws of labels. (draws, measures)
 
-
-def _spread_out(values: np.ndarray, place: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    table = np.zeros((place[0].max() + 1, place[1].max() + 1), dtype=values.dtype)
-    table[place] = values
-    return table
-
-
-def _between(y: np.ndarray, known: np.ndarray, category: np.ndarray) -> float:
-    count = np.bincount(category, known)
-    return float((np.bincount(category, y * known) ** 2 / np.maximum(count, 1)).sum())
+    `labels`: (draws, prompts); `both`: values and whether there is one, (prompts, 2 measures)
+    """
+    total = np.zeros((len(labels), both.shape[1] // 2))
+    for number in range(categories):
+        sums, counts = np.split((labels == number).astype(float) @ both, 2, axis=1)
+        total += sums**2 / np.maximum(counts, 1)
+    return total

@@ -1,6 +1,6 @@
 """One judged Completion table: what its categories are, how they differ, and how sure that is."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ GAP_COLUMNS = {
     "test": "how p_markers was had",
     "verdict": "higher, lower or not shown",
 }
-WORD_DRAWS = 1000  # permutations for the words' divergence; each counts all words anew
+RELABELLED = 1000  # permutations at most where each one goes through the whole table
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,9 @@ class Study:
     gaps: pd.DataFrame  # GAP_COLUMNS
     mixed: pd.DataFrame  # eval.inference.completions.mixed.COLUMNS; the first measures
     regard: pd.DataFrame  # category, view, negative, neutral, positive: shares that sum to 1
-    markers: pd.DataFrame  # measure, category, marker, n, mean, gap (to the same sentences unmarked)
+    markers: (
+        pd.DataFrame
+    )  # measure, category, marker, n, mean, gap (to the same sentences unmarked)
     templates: pd.DataFrame  # measure, template, category, n, mean
     diversity: pd.DataFrame  # words.DIVERSITY_COLUMNS
     divergence: pd.DataFrame  # words.DIVERGENCE_COLUMNS
@@ -75,9 +77,11 @@ class Study:
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Every table by its name. `frequent` and `telling` hold what a model said: may hurt."""
-        names = ("levels", "anova", "gaps", "mixed", "regard", "markers", "templates")
-        names += ("diversity", "divergence", "frequent", "telling")  # type: ignore[assignment]
-        return {name: getattr(self, name) for name in names}
+        return {
+            each.name: getattr(self, each.name)
+            for each in fields(self)
+            if isinstance(getattr(self, each.name), pd.DataFrame)
+        }
 
     def as_json(self) -> dict[str, Any]:
         """All tables as lists of rows, NaN as None; what `json.dumps` takes."""
@@ -120,30 +124,32 @@ def study(
     check(settings)
     found = grid(completions)
     if found.words.empty:
-        raise RequestError("no completion has a usable word: there is nothing to take statistics of")
+        raise RequestError("no completion has a usable word: nothing to take statistics of")
     measures = list(found.values)
     value = {name: found.values[name].to_numpy(float) for name in measures}
     gaps = _gaps(found, value, settings)
-    fits = [mixed.fit(value[name], found.prompts, name) for name in found.first] if with_mixed else []
+    fits = (
+        [mixed.fit(value[name], found.prompts, name) for name in found.first] if with_mixed else []
+    )
     fits = [fit for fit in fits if len(fit)]
     return Study(
         levels=_levels(found, value, settings),
         anova=_anova(found, value, settings),
         gaps=gaps,
-        mixed=pd.concat(fits, ignore_index=True) if fits else pd.DataFrame(columns=list(mixed.COLUMNS)),
+        mixed=pd.concat(fits or [pd.DataFrame(columns=list(mixed.COLUMNS))], ignore_index=True),
         regard=_regard(found),
         markers=_markers(found, value),
         templates=_templates(found, value),
         diversity=words.diversity(found),
         divergence=words.divergence(
-            found, min(settings.resamples, WORD_DRAWS), stream(settings.seed, "words", 12)
+            found, min(settings.resamples, RELABELLED), stream(settings.seed, "words", 12)
         ),
         frequent=words.frequent(found),
         telling=words.telling(found),
         judges=found.judges,
         notes=_notes(found, value, gaps),
         alpha=settings.alpha,
-    )  # fmt: skip
+    )
 
 
 def one_way(values: np.ndarray, category: np.ndarray) -> dict[str, float]:
@@ -199,9 +205,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _levels(
-    found: Grid, value: dict[str, np.ndarray], settings: InferenceSettings
-) -> pd.DataFrame:
+def _levels(found: Grid, value: dict[str, np.ndarray], settings: InferenceSettings) -> pd.DataFrame:
     rows = []
     block = found.prompts["block"].to_numpy()
     for measure, y in value.items():
@@ -227,26 +231,22 @@ def _levels(
     return pd.DataFrame(rows, columns=list(LEVEL_COLUMNS))
 
 
-def _anova(
-    found: Grid, value: dict[str, np.ndarray], settings: InferenceSettings
-) -> pd.DataFrame:
+def _anova(found: Grid, value: dict[str, np.ndarray], settings: InferenceSettings) -> pd.DataFrame:
     category = found.prompts["category"].to_numpy()
-    rows = []
-    for measure, y in value.items():
-        plain = one_way(y, category)
-        drawn = stream(settings.seed, measure, 10)
-        blocked = (
-            np.nan
-            if np.isnan(plain["f"])
-            else permutation.blocked(y, found.prompts, settings.resamples, drawn)
-        )
-        rows.append({"measure": measure, **plain, "p_blocked": blocked})
+    blocked = permutation.blocked(
+        np.column_stack(list(value.values())),
+        found.prompts,
+        min(settings.resamples, RELABELLED),
+        stream(settings.seed, "blocked", 10),
+    )
+    rows = [
+        {"measure": measure, **one_way(y, category), "p_blocked": p}
+        for (measure, y), p in zip(value.items(), blocked, strict=True)
+    ]
     return pd.DataFrame(rows, columns=list(ANOVA_COLUMNS))
 
 
-def _gaps(
-    found: Grid, value: dict[str, np.ndarray], settings: InferenceSettings
-) -> pd.DataFrame:
+def _gaps(found: Grid, value: dict[str, np.ndarray], settings: InferenceSettings) -> pd.DataFrame:
     rows = []
     for measure, y in value.items():
         estimates = multiway.gaps(y, found.prompts)

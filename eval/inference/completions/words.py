@@ -3,15 +3,14 @@
 Words are compared in lower case. (QueerGen, 2601.20731, §4.6 and appendix B.3)
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 import pandas as pd
 from scipy.spatial.distance import jensenshannon
 from scipy.special import gammaln
 
-from eval.inference.completions.grid import GAPS, Grid, gap
-from eval.inference.completions.permutation import MARKED, divisions
+from eval.inference.completions import permutation
+from eval.inference.completions.grid import GAPS, Grid
+from eval.prompts import CATEGORIES
 
 RAREFIED = 100  # draws that the rarefied diversity is of
 DIVERSITY_COLUMNS = {
@@ -103,23 +102,39 @@ def divergence(grid: Grid, draws: int, rng: np.random.Generator) -> pd.DataFrame
     what permuted labels give. (appendix B.3; Lin 1991)
     """
     code, names = pd.factorize(grid.words["word"])
-    labels = grid.words["category"].to_numpy()
+    block = pd.factorize(grid.prompts["block"])[0]
+    in_blocks = np.argsort(block, kind="stable")
+    category = pd.Categorical(grid.prompts["category"], list(CATEGORIES)).codes
+    prompt = grid.words["prompt"].to_numpy()
+
+    def values(labels: np.ndarray) -> dict[tuple[str, str], float]:
+        """Each pair's divergence, by the prompts' labels."""
+        joint = np.bincount(
+            labels[prompt] * len(names) + code, minlength=len(names) * len(CATEGORIES)
+        ).reshape(len(CATEGORIES), -1)
+        said = dict(zip(CATEGORIES, joint, strict=True))
+        return {pair: jsd(said[pair[0]], said[pair[1]]) for pair in pairs}
+
+    pairs = [pair for pair in GAPS if set(pair) <= set(grid.categories)]
+    observed = values(category.astype(np.intp))
+    by_chance = []
+    for _ in range(draws):
+        labels = np.empty(len(category), dtype=np.intp)
+        labels[in_blocks] = category[permutation.shuffled(block, 1, rng)[0]]
+        by_chance.append(values(labels))
     rows = []
-    within = list(_permuted(grid, draws, rng))
-    for pair in GAPS:
-        if not set(pair) <= set(grid.categories):
-            continue
-        value = _between(code, len(names), labels, pair)
-        chance = np.asarray([_between(code, len(names), each, pair) for each in within])
+    for pair in pairs:
+        chance = np.asarray([each[pair] for each in by_chance])
+        marked = set(pair) == set(permutation.MARKED)
         rows.append(
             {
-                "pair": gap(pair).replace(" − ", " and "),
-                "value": value,
+                "pair": " and ".join(pair),
+                "value": observed[pair],
                 "expected": float(chance.mean()),
                 "expected_high": float(np.quantile(chance, 0.95)),
-                "p": (1 + int((chance >= value - 1e-12).sum())) / (1 + draws),
-                "p_markers": _over_markers(grid, code, len(names), value, draws, rng)
-                if set(pair) == set(MARKED)
+                "p": (1 + int((~(chance < observed[pair] - 1e-12)).sum())) / (1 + draws),
+                "p_markers": _over_markers(grid, code, len(names), observed[pair], draws, rng)
+                if marked
                 else np.nan,
             }
         )
@@ -133,33 +148,16 @@ def jsd(first: np.ndarray, second: np.ndarray) -> float:
     return float(jensenshannon(first, second, base=2) ** 2)
 
 
-def _between(code: np.ndarray, words: int, labels: np.ndarray, pair: tuple[str, str]) -> float:
-    first, second = (np.bincount(code[labels == name], minlength=words) for name in pair)
-    return jsd(first, second)
-
-
-def _permuted(grid: Grid, draws: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """The completions' categories with those of prompts permuted within blocks."""
-    order = np.argsort(grid.prompts["block"].to_numpy(), kind="stable")
-    block = grid.prompts["block"].to_numpy()[order].astype(float)
-    category = grid.prompts["category"].to_numpy()
-    prompt = grid.words["prompt"].to_numpy()
-    for _ in range(draws):
-        shuffled = np.empty(len(category), dtype=object)
-        shuffled[order[np.argsort(block + rng.random(len(block)))]] = category[order]
-        yield shuffled[prompt]
-
-
 def _over_markers(
     grid: Grid, code: np.ndarray, words: int, value: float, draws: int, rng: np.random.Generator
 ) -> float:
-    marked = grid.words["category"].isin(MARKED).to_numpy()
+    marked = grid.words["category"].isin(permutation.MARKED).to_numpy()
     marker, names = pd.factorize(grid.words["marker"].to_numpy()[marked])
     queer = np.zeros(len(names), dtype=bool)
     queer[marker[(grid.words["category"] == "queer").to_numpy()[marked]]] = True
     said = np.zeros((len(names), words))
     np.add.at(said, (marker, code[marked]), 1)
-    exact, count, divided = divisions(queer, draws, rng)
+    exact, count, divided = permutation.divisions(queer, draws, rng)
     if exact and count > draws:
         exact, count = False, draws
         divided = divided[rng.integers(len(divided), size=draws)]
