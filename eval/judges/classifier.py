@@ -36,6 +36,8 @@ class Classifier:
         self._batch = batch
         self._device = _device(device)
         source, key = planned.source, f"judges.{planned.measure}"
+        if planned.local and not (Path(source) / "config.json").is_file():
+            raise RequestError(f"{key}.path={source}: no config.json, so not a model's folder")
         given: dict[str, Any] = {"revision": planned.revision, "trust_remote_code": False}
         self._tokenizer: Any = _from(AutoTokenizer, source, key, planned.local, **given)
         model, told = _from(
@@ -134,8 +136,6 @@ def _from(auto: Any, source: str, key: str, local: bool, **given: Any) -> Any:
 
 def _why(source: str, key: str, local: bool, said: str) -> str:
     said = " ".join(said.split())
-    if local and not (Path(source) / "config.json").is_file():
-        return f"{key}.path={source}: no config.json, so not a model's folder"
     if "safetensors" in said or "no file named" in said:
         return (
             f"{key}: {source} has no safetensors weights; {key}.revision= may name one that has, "
