@@ -45,9 +45,9 @@ def small(seed: int = 0, effect: float = 0.0, **sizes: int) -> tuple[np.ndarray,
     codes = {name: pd.factorize(table[name])[0] for name in ("marker", "template")}
     y = rng.normal(size=len(table)) + rng.normal(size=20)[codes["template"]]
     y += 0.3 * rng.normal(size=40)[codes["marker"]]
-    y += effect * (table["category"] == "queer")
+    y = y + effect * (table["category"] == "queer")
     table["block"] = pd.factorize(table["subject"] + table["template"])[0]
-    return y.to_numpy(), table
+    return y.to_numpy(copy=True), table
 
 
 def test_the_paper_s_f_and_p() -> None:
@@ -145,7 +145,7 @@ def test_a_gap_to_the_unmarked_is_not_tested_by_markers_alone() -> None:
     time; the multiway test holds its level.
     """
     naive, ours = [], []
-    for seed in range(60):
+    for seed in range(40):
         rng = np.random.default_rng(seed)
         _, table = small(subjects=4, templates=4, queer=12, non_queer=1)
         y = rng.normal(size=len(table))
@@ -221,7 +221,7 @@ def test_the_mixed_model_finds_what_was_put_in() -> None:
     # balanced: the gap varies by markers' and the rest's variance alone
     expected = math.sqrt((row["var_marker"] + row["var_rest"] / 32) * (1 / 10 + 1 / 6))
     assert row["se"] == pytest.approx(expected, rel=0.02)
-    assert row["var_template"] > 0.2
+    assert 0.05 < row["var_template"] < 5
     assert row["var_rest"] == pytest.approx(1, abs=0.2)
     assert isinstance(row["converged"], bool | np.bool_)
     assert fit(np.ones(len(y)), table, "sentiment_word").empty

@@ -36,7 +36,8 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model = BertForSequenceClassification(
             BertConfig(
                 vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1,
-                num_attention_heads=2, intermediate_size=64, max_position_embeddings=64, initializer_range=0.1,
+                num_attention_heads=2, intermediate_size=64, max_position_embeddings=64,
+                initializer_range=0.1,
                 hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
                 pad_token_id=tokenizer.pad_token_id, num_labels=4,
                 id2label=dict(enumerate(LABELS)), label2id={n: i for i, n in enumerate(LABELS)},

@@ -15,7 +15,6 @@ Clustering by markers alone would not do for a gap to the unmarked subject: ther
 prompt a block, and what is odd about it is shared by the differences of all markers.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -46,7 +45,7 @@ def means(values: np.ndarray, prompts: pd.DataFrame) -> dict[str, Estimate]:
     """Each category's mean. `values`: (prompts,), NaN where there is none."""
     found = {}
     for category in prompts["category"].unique():
-        inside = ((prompts["category"] == category) & ~np.isnan(values)).to_numpy()
+        inside = (prompts["category"] == category).to_numpy() & ~np.isnan(values)
         y = values[inside]
         if not len(y):
             found[category] = _NOTHING
@@ -60,7 +59,7 @@ def gaps(values: np.ndarray, prompts: pd.DataFrame) -> dict[tuple[str, str], Est
     """Each of GAPS, within blocks. `values`: (prompts,), NaN where there is none."""
     found = {}
     for pair in GAPS:
-        inside = (prompts["category"].isin(pair) & ~np.isnan(values)).to_numpy()
+        inside = prompts["category"].isin(pair).to_numpy() & ~np.isnan(values)
         rows = prompts[inside]
         y = centred(values[inside], rows["block"].to_numpy())
         x = (rows["category"] == pair[0]).to_numpy(float)
@@ -84,50 +83,61 @@ def centred(values: np.ndarray, block: np.ndarray) -> np.ndarray:
 
 
 def _estimate(value: float, influence: np.ndarray, rows: pd.DataFrame) -> Estimate:
-    marked = rows[rows["marker"] != ""]
-    per_category = marked.groupby("category")["marker"].nunique()
-    kinds: list[list[str]] = []
-    sizes: list[int] = []
-    if len(per_category):
-        kinds.append(["category", "marker"])
-        sizes.append(int(per_category.min()))
-    for column in ("subject", "template"):
-        kinds.append([column])
-        sizes.append(rows[column].nunique())
-    usable = [(kind, size) for kind, size in zip(kinds, sizes, strict=True) if size > 1]
-    if len(usable) < len(kinds) and kinds[0] == ["category", "marker"] and sizes[0] < 2:
-        return Estimate(value, np.nan, np.nan, np.nan)  # one marker says nothing of others
+    kinds = [_codes(rows[column].to_numpy()) for column in ("subject", "template")]
+    sizes = [len(np.unique(code)) for code in kinds]
+    category = _codes(rows["category"].to_numpy())
+    marker = rows["marker"].to_numpy()
+    marked = marker != ""
+    nested = bool(marked.any())  # the first kind, markers, belongs to categories
+    if nested:
+        named = pd.Series(marker[marked]).groupby(category[marked]).nunique()
+        # the unmarked prompts of a gap are a cluster of their own
+        kinds.insert(0, _codes(marker) * (category.max() + 1) + category)
+        sizes.insert(0, int(named.min()))
+        if sizes[0] < 2:
+            return Estimate(value, np.nan, np.nan, np.nan)  # one marker says nothing of others
+    usable = [number for number, size in enumerate(sizes) if size > 1]
     if not usable:
         return Estimate(value, np.nan, np.nan, np.nan)
-    se = float(np.sqrt(_variance(influence, rows, [kind for kind, _ in usable])))
-    df = float(min(size for _, size in usable) - 1)
+    variance = _variance(influence, kinds, usable, category if nested else None)
+    se = float(np.sqrt(variance))
+    df = float(min(sizes[number] for number in usable) - 1)
     p = float(t_test(np.asarray([value]), np.asarray([se]), np.asarray([df]))[0])
     return Estimate(value, se, df, p)
 
 
-def _variance(influence: np.ndarray, rows: pd.DataFrame, kinds: Sequence[list[str]]) -> float:
-    """Cameron, Gelbach and Miller's, at least the largest one-way variance."""
+def _codes(values: np.ndarray) -> np.ndarray:
+    return np.asarray(pd.factorize(values)[0])
+
+
+def _variance(
+    influence: np.ndarray, kinds: list[np.ndarray], usable: list[int], category: np.ndarray | None
+) -> float:
+    """Cameron, Gelbach and Miller's, at least the largest one-way variance.
+
+    `kinds`: each row's cluster of each kind, (rows,); `category`: of each row, which the first
+    kind is counted within.
+    """
     total, floor = 0.0, 0.0
-    for count in range(1, len(kinds) + 1):
-        for chosen in combinations(kinds, count):
-            columns = list(dict.fromkeys(column for kind in chosen for column in kind))
-            part = _one_way(influence, rows, columns)
+    for count in range(1, len(usable) + 1):
+        for chosen in combinations(usable, count):
+            code = np.zeros(len(influence), dtype=np.intp)
+            for number in chosen:
+                code = code * (kinds[number].max() + 1) + kinds[number]
+            part = _one_way(influence, code, category if 0 in chosen else None)
             total += part if count % 2 else -part
             if count == 1:
                 floor = max(floor, part)
     return max(total, floor)
 
 
-def _one_way(influence: np.ndarray, rows: pd.DataFrame, columns: list[str]) -> float:
-    groups = rows.groupby(columns, sort=False).ngroup().to_numpy()
-    squares = np.bincount(groups, influence) ** 2
-    # within a category where the clusters belong to one, else over all of them
-    if "category" in columns:
-        first = np.unique(groups, return_index=True)[1]
-        stratum = pd.factorize(rows["category"].to_numpy()[first])[0]
-    else:
-        stratum = np.zeros(len(squares), dtype=int)
-    size = np.bincount(stratum)
+def _one_way(influence: np.ndarray, code: np.ndarray, category: np.ndarray | None) -> float:
+    """Squares of the clusters' sums, times C/(C - 1); C within a category where one is given."""
+    squares = np.bincount(code, influence) ** 2
+    stratum = np.zeros(len(squares), dtype=np.intp)
+    if category is not None:
+        stratum[code] = category
+    size = np.bincount(stratum, np.bincount(code) > 0)
     factor = np.where(size > 1, size / np.maximum(size - 1, 1), 1.0)
     return float((factor[stratum] * squares).sum())
 

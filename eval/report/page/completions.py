@@ -67,11 +67,8 @@ def _kind(measure: str) -> str:
 
 def _panel(change: Change, measure: str) -> dict[str, Any]:
     title, neutral = _PANELS[_kind(measure)]
-    when = {
-        name: getattr(change, name).levels.query("measure == @measure").set_index("category")
-        for name in _WHEN
-    }
-    tested = change.table.query("measure == @measure").set_index("what")
+    when = {name: _own(getattr(change, name).levels, measure, "category") for name in _WHEN}
+    tested = _own(change.table, measure, "what")
     there = [name for name in when["before"].index if not np.isnan(when["before"]["mean"][name])]
     spans = [each.loc[there, ["mean", "ci_low", "ci_high"]].to_numpy() for each in when.values()]
     axis = chart.Axis.over(np.concatenate(spans).ravel(), around=neutral)
@@ -92,6 +89,10 @@ def _panel(change: Change, measure: str) -> dict[str, Any]:
             for category in there
         ],
     }
+
+
+def _own(table: pd.DataFrame, measure: str, by: str) -> pd.DataFrame:
+    return table[table["measure"] == measure].set_index(by)
 
 
 def _diversity_panel(change: Change) -> dict[str, Any]:
@@ -364,8 +365,8 @@ def _divergence(name: str, change: Change) -> dict[str, Any]:
         cells.table(
             f"Divergence of words, {name}",
             "Jensen–Shannon divergence in bits: 0 the same, 1 no word shared. By chance: what "
-            "labels permuted within sentences give, mean and 95 % point; it is never 0, and more where "
-            "there are fewer words.",
+            "labels permuted within sentences give, mean and 95 % point; it is never 0, and more "
+            "where there are fewer words.",
             ["categories", "when", "divergence", "by chance", "95 %", "p", "p over markers"],
             rows,
         ),
