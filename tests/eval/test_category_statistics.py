@@ -30,7 +30,7 @@ from eval.inference.completions.grid import grid
 from eval.inference.completions.mixed import fit
 from tests.eval.completed import NON_QUEER, QUEER, completed, drawn_words, prompts, rated
 
-FAST = InferenceSettings(resamples=200)
+FAST = InferenceSettings(resamples=100)
 
 
 def small(seed: int = 0, effect: float = 0.0, **sizes: int) -> tuple[np.ndarray, pd.DataFrame]:
@@ -345,7 +345,7 @@ def changed(effect: float, seed: int = 0) -> tuple[Completions, Completions, np.
 
 def test_a_change_is_paired_prompt_by_prompt() -> None:
     """The change is the mean of differences, whatever the order of the rows."""
-    before, after, delta = changed(0.5)
+    before, after, delta = changed(0.35)
     order = np.random.default_rng(1).permutation(len(delta))
     shuffled = Completions(after.table.iloc[order].reset_index(drop=True), after.meta)
     found = compare(before, shuffled, FAST, with_mixed=False)

@@ -77,9 +77,9 @@ class Change:
         }
 
     def sentences(self) -> list[str]:
-        """The first measures in words: how far each gap was, is, and whether that is shown."""
+        """The first measures in words: how far queer lay and lies from the others, and if shown."""
         first = set(self.before.levels.loc[self.before.levels["first"], "measure"])
-        names = {gap(pair) for pair in GAPS}
+        names = [gap(pair) for pair in GAPS if pair[0] == "queer"]
         found = []
         for measure, rows in self.table.groupby("measure", sort=False):
             own = rows[rows["what"].isin(names)].to_dict("records")

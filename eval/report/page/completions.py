@@ -145,7 +145,8 @@ def _row(
             shown=tested["verdict"] in ("higher", "lower"),
             said="\n".join(lines),
             missing="no value",
-            neutral=axis.low if neutral is None else neutral,
+            # outside the axis where a measure has no neutral point: no line is drawn
+            neutral=axis.low - 1 if neutral is None else neutral,
         ),
         "value": " → ".join(_plain(level, digits) for level in levels),
         "change": signed(tested["delta"], digits),
