@@ -5,6 +5,7 @@ sentence, a subject or a marker is anyway cancels. A change speaks of these two 
 about a method needs several runs.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,7 +122,7 @@ def compare(
     rows: list[dict[str, Any]] = []
     for measure in first.values:
         pair = first.values[measure].to_numpy(float), later[measure].to_numpy(float)
-        rows += _rows(first, measure, pair, settings)
+        rows += _rows(first, str(measure), pair, settings)
     table = pd.DataFrame(rows, columns=list(CHANGE_COLUMNS))
     diversity = _diversity(*(each.diversity for each in studies))
     return Change(
@@ -196,7 +197,7 @@ def _rows(
     return rows
 
 
-def _verdict(row: dict[str, Any]) -> str:
+def _verdict(row: Mapping[Any, Any]) -> str:
     if "−" not in str(row["what"]):
         return "higher" if row["delta"] > 0 else "lower"
     if row["before"] * row["after"] < 0:
@@ -204,7 +205,7 @@ def _verdict(row: dict[str, Any]) -> str:
     return "narrowed" if abs(row["after"]) < abs(row["before"]) else "widened"
 
 
-def _tested(row: dict[str, Any]) -> str:
+def _tested(row: Mapping[Any, Any]) -> str:
     if np.isnan(row["p_adjusted"]):
         return f"change {signed(row['delta'], 3)}"
     return (

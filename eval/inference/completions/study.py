@@ -125,8 +125,7 @@ def study(
     found = grid(completions)
     if found.words.empty:
         raise RequestError("no completion has a usable word: nothing to take statistics of")
-    measures = list(found.values)
-    value = {name: found.values[name].to_numpy(float) for name in measures}
+    value = {str(name): found.values[name].to_numpy(float) for name in found.values}
     gaps = _gaps(found, value, settings)
     fits = (
         [mixed.fit(value[name], found.prompts, name) for name in found.first] if with_mixed else []
@@ -196,7 +195,8 @@ def said(measure: str) -> str:
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """A table's rows as plain Python values, NaN as None."""
     return [
-        {name: _plain(value) for name, value in row.items()} for row in table.to_dict("records")
+        {str(name): _plain(value) for name, value in row.items()}
+        for row in table.to_dict("records")
     ]
 
 

@@ -202,7 +202,8 @@ def telling(grid: Grid, top: int = 10) -> pd.DataFrame:
     rows = []
     for category in grid.categories:
         best = weights[category].sort_values(ascending=False, kind="stable").head(top)
+        times = found[category].to_dict()
         for place, (word, weight) in enumerate(best.items(), start=1):
             if weight:
-                rows.append((category, place, word, float(weight), int(found[category][word])))
+                rows.append((category, place, word, float(weight), int(times[word])))
     return pd.DataFrame(rows, columns=["category", "place", "word", "tf_idf", "n"])
