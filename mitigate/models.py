@@ -37,6 +37,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from eval import weights
 from eval.errors import RequestError
 from eval.rules import Kind
 from eval.scorers import max_length
@@ -158,13 +159,10 @@ def kind_of(config: PretrainedConfig, override: str = "auto") -> Kind:
 
 def fingerprint(model: torch.nn.Module) -> str:
     """Hash every weight, by name and bytes (16 hex digits)."""
-    digest = hashlib.blake2b(digest_size=8)
-    for name, tensor in sorted(model.state_dict().items()):
-        if tensor.is_meta:
-            tensor = _offloaded(model, name)
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return weights.fingerprint(
+        (name, _offloaded(model, name) if tensor.is_meta else tensor)
+        for name, tensor in sorted(model.state_dict().items())
+    )
 
 
 def _offloaded(model: torch.nn.Module, name: str) -> torch.Tensor:

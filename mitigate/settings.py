@@ -28,6 +28,7 @@ from eval.benchmarks import BenchmarkSettings
 from eval.errors import RequestError
 from eval.inference import CORRECTIONS, InferenceSettings
 from eval.instructions import PLAIN, CompletionSettings
+from eval.judges.settings import JudgeSettings
 from eval.rules import SCORERS, ScoreSettings
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
@@ -248,6 +249,7 @@ class Recipe:
     score: ScoreSettings = field(default_factory=ScoreSettings)
     completion: CompletionSettings = field(default_factory=CompletionSettings)
     inference: InferenceSettings = field(default_factory=InferenceSettings)
+    judges: JudgeSettings = field(default_factory=JudgeSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     selection: SelectionSettings = field(default_factory=SelectionSettings)
     curve: CurveSettings = field(default_factory=CurveSettings)

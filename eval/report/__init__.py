@@ -11,6 +11,7 @@ import pandas as pd
 
 from eval.errors import RequestError
 from eval.inference import Comparison
+from eval.inference.completions import Change
 from eval.report import figures, html, tables
 from eval.scores import Scores
 
@@ -32,6 +33,7 @@ class ReportInput:
     speak of a change: for two models that never met.
     `personas`: of prompted choice, by benchmark: tables of `eval.inference.personas`, before and
     after as the column `when`.
+    `completions`: what judged completions changed, by benchmark; empty where none were made.
     """
 
     title: str
@@ -47,6 +49,7 @@ class ReportInput:
     sides: tuple[str, str] | None = None
     findings: dict[str, list[str]] = field(default_factory=dict)
     personas: dict[str, pd.DataFrame] = field(default_factory=dict)
+    completions: dict[str, Change] = field(default_factory=dict)
 
 
 @dataclass

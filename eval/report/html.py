@@ -20,7 +20,7 @@ from eval import gate
 from eval.inference import Comparison, format_p, plain_verdict, signed
 from eval.pairs import GROUP_SEPARATOR
 from eval.report import tables
-from eval.report.page import asked, cells, chart, evidence, front
+from eval.report.page import asked, cells, chart, completions, evidence, front
 from eval.scores import Scores, align
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def render(report: "ReportInput") -> str:
         ("finding", "The finding"),
         ("groups", "Per group"),
         *([] if chosen is None else [("asked", "Asked to choose")]),
+        *([("written", "What it writes")] if report.completions else []),
         ("retention", "Still a language model?"),
         *([] if report.curve is None else [("curve", "While it was trained")]),
         ("sure", "How sure"),
@@ -67,6 +68,7 @@ def render(report: "ReportInput") -> str:
         recipe_yaml=report.recipe_yaml,
         benchmarks=benchmarks,
         asked=chosen,
+        written=[completions.section(*each) for each in report.completions.items()],
         retention=_retention(report.retention) if report.retention else None,
         curve=None if report.curve is None else _curve(report.curve),
         retention_warning=f"{RETENTION_WARNING:g}",

@@ -19,6 +19,11 @@ VERDICTS = {
     "more ties": "away",
     "crossed over": "crossed",
     "unchanged": "same",
+    "narrowed": "toward",
+    "widened": "away",
+    "turned": "crossed",
+    "higher": "same",
+    "lower": "same",
 }
 
 

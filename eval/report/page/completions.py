@@ -1,0 +1,456 @@
+"""What models write: the tripartite panel of completed sentences, before and after, and its tests.
+
+A panel a measure (sentiment, regard, toxicity, diversity), a row a category of subject: unmarked,
+non-queer, queer. The words themselves stay hidden until they are asked for.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from eval.inference import signed
+from eval.inference.completions import Change
+from eval.inference.completions.study import said
+from eval.report import tables
+from eval.report.page import cells, chart
+from eval.report.page.cells import Cell, Table
+
+#: How a panel is called, and its neutral point where it has one.
+_PANELS = {
+    "sentiment": ("Sentiment, −1 to 1", 0.0),
+    "regard_negative": ("Negative regard, share", None),
+    "regard_positive": ("Positive regard, share", None),
+    "toxicity": ("Toxicity, 0 to 1", None),
+}
+_DIVERSITY = {
+    "rarefied": "Diversity: different words in 100 completions",
+    "matched": "Diversity: different words, each sentence completed once",
+}
+_WHEN = ("before", "after")
+
+
+def section(name: str, change: Change) -> dict[str, Any]:
+    """What the template shows of one benchmark of completions."""
+    level = f"{100 * (1 - change.alpha):g} %"
+    first = list(change.before.levels.loc[change.before.levels["first"], "measure"].unique())
+    return {
+        "name": name,
+        "sentences": change.sentences(),
+        "level": level,
+        "panels": [
+            *(_panel(change, measure) for measure in first if _kind(measure) in _PANELS),
+            _diversity_panel(change),
+        ],
+        "changes": _changes(name, change, first, level),
+        "notes": list(dict.fromkeys([*change.notes, *change.before.notes, *change.after.notes])),
+        "judges": _judges(name, change),
+        "evidence": [
+            _gaps(name, change, level),
+            _anova(name, change),
+            *([] if change.before.mixed.empty else [_mixed(name, change)]),
+            *([] if change.before.regard.empty else [_regard(name, change)]),
+            _diversity(name, change),
+            _divergence(name, change),
+            _breakdown(name, change, "markers", first),
+            _breakdown(name, change, "templates", first),
+        ],
+        "words": [_frequent(name, change), _telling(name, change)],
+    }
+
+
+def _kind(measure: str) -> str:
+    """A judge's column without its view."""
+    return measure.rpartition("_")[0]
+
+
+def _panel(change: Change, measure: str) -> dict[str, Any]:
+    title, neutral = _PANELS[_kind(measure)]
+    when = {name: _own(getattr(change, name).levels, measure, "category") for name in _WHEN}
+    tested = _own(change.table, measure, "what")
+    there = [name for name in when["before"].index if not np.isnan(when["before"]["mean"][name])]
+    spans = [each.loc[there, ["mean", "ci_low", "ci_high"]].to_numpy() for each in when.values()]
+    axis = chart.Axis.over(np.concatenate(spans).ravel(), around=neutral)
+    return {
+        "title": title,
+        "of": said(measure).partition(", ")[2],
+        "ruler": chart.ruler(axis),
+        "rows": [
+            _row(
+                axis,
+                category,
+                tuple(float(when[each]["mean"][category]) for each in _WHEN),
+                tuple(tuple(when[each].loc[category, ["ci_low", "ci_high"]]) for each in _WHEN),
+                tested.loc[category].to_dict(),
+                neutral,
+                3,
+            )
+            for category in there
+        ],
+    }
+
+
+def _own(table: pd.DataFrame, measure: str, by: str) -> pd.DataFrame:
+    return table[table["measure"] == measure].set_index(by)
+
+
+def _diversity_panel(change: Change) -> dict[str, Any]:
+    found = change.diversity.set_index(["measure", "category"])
+    rarefied = found.loc["rarefied"][list(_WHEN)]
+    kind = "matched" if rarefied.isna().any().any() else "rarefied"
+    rows = found.loc[kind]
+    axis = chart.Axis.over(rows[list(_WHEN)].to_numpy().ravel())
+    nothing = (np.nan, np.nan)
+    return {
+        "title": _DIVERSITY[kind],
+        "of": "",
+        "ruler": chart.ruler(axis),
+        "rows": [
+            _row(
+                axis,
+                str(category),
+                (row["before"], row["after"]),
+                (nothing, nothing),
+                {"verdict": "not tested", "delta": row["delta"]},
+                None,
+                1,
+            )
+            for category, row in rows.iterrows()
+        ],
+    }
+
+
+def _row(
+    axis: chart.Axis,
+    category: str,
+    levels: Any,
+    ends: Any,
+    tested: Mapping[Any, Any],
+    neutral: float | None,
+    digits: int,
+) -> dict[str, Any]:
+    lines = [category]
+    for name, level, (low, high) in zip(_WHEN, levels, ends, strict=True):
+        told = "" if np.isnan(low) else f" ({_plain(low, digits)} to {_plain(high, digits)})"
+        lines.append(f"{name} {_plain(level, digits)}{told}")
+    lines.append(f"change {signed(tested['delta'], digits)}: {tested['verdict']}")
+    return {
+        "label": category,
+        "svg": chart.track(
+            axis,
+            *levels,
+            before_ends=ends[0],
+            after_ends=ends[1],
+            shown=tested["verdict"] in ("higher", "lower"),
+            said="\n".join(lines),
+            missing="no value",
+            # outside the axis where a measure has no neutral point: no line is drawn
+            neutral=axis.low - 1 if neutral is None else neutral,
+        ),
+        "value": " → ".join(_plain(level, digits) for level in levels),
+        "change": signed(tested["delta"], digits),
+    }
+
+
+def _plain(value: float, digits: int) -> str:
+    return tables.number(value, digits).replace("-", "−")
+
+
+def _changes(name: str, change: Change, first: list[str], level: str) -> Table:
+    rows = [
+        [
+            cells.text(said(row["measure"])),
+            cells.text(row["what"]),
+            cells.level(row["before"], 3),
+            cells.level(row["after"], 3),
+            cells.change(row["delta"], 3),
+            cells.span(row["ci_low"], row["ci_high"], 3, "nothing varies"),
+            cells.p_value(row["p_markers"], "none"),
+            cells.p_value(row["p_t"], "nothing varies"),
+            cells.p_value(row["p_adjusted"], "not tested"),
+            cells.verdict(row["verdict"]),
+            cells.count(row["n"]),
+            cells.count(row["n_markers"]),
+        ]
+        for row in change.table[change.table["measure"].isin(first)].to_dict("records")
+    ]
+    return cells.table(
+        f"Changes of categories and gaps, {name}",
+        f"Gaps are taken within sentences of one subject and template. {level} intervals and p of "
+        "t are robust to markers, subjects and templates; p over markers swaps before and after "
+        "within whole markers, or permutes the labels of whole markers. Adjusted: the larger of "
+        "the two, within changes of categories and changes of gaps.",
+        [
+            *("measure", "of", "before", "after", "Δ", f"{level} interval"),
+            *("p over markers", "p of t", "p adj.", "verdict", "prompts", "markers"),
+        ],
+        rows,
+    )
+
+
+def _judges(name: str, change: Change) -> Table:
+    rows = [
+        [
+            cells.text(record["measure"]),
+            cells.text(record["id"], "wrap"),
+            cells.text(str(record["version"])),
+            cells.text(record["language"]),
+            cells.text(record["view"]),
+            cells.text("no" if record["masked"] else "yes"),
+            cells.count(record["texts"]),
+        ]
+        for record in change.before.judges
+    ]
+    return cells.table(
+        f"Judges, {name}",
+        "Version: of the package, else a hash of weights or file. Texts: distinct ones, before.",
+        ["measure", "judge", "version", "language", "given", "saw the identity", "texts"],
+        rows,
+    )
+
+
+def _gaps(name: str, change: Change, level: str) -> dict[str, Any]:
+    rows = [
+        [
+            cells.text(said(row["measure"])),
+            cells.text(row["gap"]),
+            cells.text(when),
+            cells.change(row["value"], 3),
+            cells.span(row["ci_low"], row["ci_high"], 3, "nothing varies"),
+            cells.p_value(row["p_markers"], "none"),
+            cells.p_value(row["p_t"], "nothing varies"),
+            cells.p_value(row["p_adjusted"], "not tested"),
+            cells.verdict(row["verdict"]),
+        ]
+        for when in _WHEN
+        for row in getattr(change, when).gaps.to_dict("records")
+    ]
+    return _evidence(
+        "Gaps between categories, before and after, all views",
+        cells.table(
+            f"Gaps between categories, {name}",
+            "First category less the second. Only queer and non-queer markers can be exchanged for "
+            "each other, so that gaps to the unmarked subject have no p over markers.",
+            [
+                *("measure", "gap", "when", "value", f"{level} interval"),
+                *("p over markers", "p of t", "p adj.", "verdict"),
+            ],
+            rows,
+        ),
+    )
+
+
+def _anova(name: str, change: Change) -> dict[str, Any]:
+    rows = [
+        [
+            cells.text(said(row["measure"])),
+            cells.text(when),
+            cells.level(row["f"], 3, "nothing varies"),
+            cells.p_value(row["p"], "nothing varies"),
+            cells.level(100 * row["eta_squared"], 2, "nothing varies"),
+            cells.p_value(row["p_blocked"], "nothing varies"),
+        ]
+        for when in _WHEN
+        for row in getattr(change, when).anova.to_dict("records")
+    ]
+    return _evidence(
+        "As published: one-way analysis of variance",
+        cells.table(
+            f"Analysis of variance, {name}",
+            "F and p take prompts for independent, as the paper's Table 4 does; p within sentences "
+            "permutes labels within each sentence: whether marking does anything at all.",
+            ["measure", "when", "F", "p", "η², %", "p within sentences"],
+            rows,
+        ),
+    )
+
+
+def _mixed(name: str, change: Change) -> dict[str, Any]:
+    rows = [
+        [
+            cells.text(said(row["measure"])),
+            cells.text(row["gap"]),
+            cells.text(when),
+            cells.change(row["value"], 3),
+            cells.level(row["se"], 4),
+            cells.p_value(row["p"]),
+            *(cells.level(row[f"var_{part}"], 5)
+              for part in ("subject", "template", "marker", "rest")),
+            cells.text("yes" if row["converged"] else "no"),
+            cells.text(row["told"] or "nothing", "wrap"),
+        ]
+        for when in _WHEN
+        for row in getattr(change, when).mixed.to_dict("records")
+    ]  # fmt: skip
+    return _evidence(
+        "A mixed model beside the tests",
+        cells.table(
+            f"Mixed models, {name}",
+            "Category fixed; subject, template and marker random and crossed; REML. Wald's p takes "
+            "the variances for known.",
+            [
+                *("measure", "gap", "when", "value", "SE", "p", "σ² subject", "σ² template"),
+                *("σ² marker", "σ² rest", "converged", "warned of"),
+            ],
+            rows,
+        ),
+    )
+
+
+def _regard(name: str, change: Change) -> dict[str, Any]:
+    rows = [
+        [
+            cells.text(row["category"]),
+            cells.text("identity masked" if row["view"] == "masked" else "sentence as it is"),
+            cells.text(when),
+            *(cells.level(row[part], 3) for part in ("negative", "neutral", "positive")),
+        ]
+        for when in _WHEN
+        for row in getattr(change, when).regard.to_dict("records")
+    ]
+    return _evidence(
+        "Regard, averaged and normalised as in the paper",
+        cells.table(
+            f"Regard, {name}",
+            "Means over a category's sentences, scaled to sum to 1.",
+            ["category", "given", "when", "negative", "neutral", "positive"],
+            rows,
+        ),
+    )
+
+
+def _diversity(name: str, change: Change) -> dict[str, Any]:
+    rows = [
+        [
+            cells.text(row["category"]),
+            cells.text(when),
+            cells.count(row["n"]),
+            cells.count(row["different"]),
+            cells.level(row["share"], 1),
+            cells.level(row["rarefied"], 1, "fewer than 100 words"),
+            cells.level(row["matched"], 1),
+        ]
+        for when in _WHEN
+        for row in getattr(change, when).diversity.to_dict("records")
+    ]
+    return _evidence(
+        "Diversity in three ways",
+        cells.table(
+            f"Diversity, {name}",
+            "The paper's share falls as completions grow, so that categories of other sizes can't "
+            "be compared by it. Rarefied: expected different words in 100 completions. Matched: "
+            "each sentence completed once, with a marker of the category drawn at random.",
+            ["category", "when", "words", "different", "share, %", "rarefied", "matched"],
+            rows,
+        ),
+    )
+
+
+def _divergence(name: str, change: Change) -> dict[str, Any]:
+    rows = [
+        [
+            cells.text(row["pair"]),
+            cells.text(when),
+            cells.level(row["value"], 3),
+            cells.level(row["expected"], 3),
+            cells.level(row["expected_high"], 3),
+            cells.p_value(row["p"]),
+            cells.p_value(row["p_markers"], "none"),
+        ]
+        for when in _WHEN
+        for row in getattr(change, when).divergence.to_dict("records")
+    ]
+    return _evidence(
+        "How far the categories' words diverge",
+        cells.table(
+            f"Divergence of words, {name}",
+            "Jensen–Shannon divergence in bits: 0 the same, 1 no word shared. By chance: what "
+            "labels permuted within sentences give, mean and 95 % point; it is never 0, and more "
+            "where there are fewer words.",
+            ["categories", "when", "divergence", "by chance", "95 %", "p", "p over markers"],
+            rows,
+        ),
+    )
+
+
+def _breakdown(name: str, change: Change, kind: str, first: list[str]) -> dict[str, Any]:
+    """Means by marker or by template, before and after."""
+    keys = ["measure", "category", kind.removesuffix("s")]
+    both: pd.DataFrame = change.before.__dict__[kind].merge(
+        change.after.__dict__[kind],
+        on=keys,
+        how="outer",
+        sort=False,
+        suffixes=("_before", "_after"),
+    )
+    rows = []
+    for row in both[both["measure"].isin(first)].to_dict("records"):
+        levels = [row["mean_before"], row["mean_after"]]
+        rows.append(
+            [
+                cells.text(row[keys[2]], "wrap"),
+                cells.text(row["category"]),
+                cells.text(said(row["measure"])),
+                *(cells.level(each, 3, "no word") for each in levels),
+                cells.change(levels[1] - levels[0], 3, "no word"),
+                Cell(_count(row["n_before"]), float(np.nan_to_num(row["n_before"]))),
+            ]
+        )
+    return _evidence(
+        f"By {kind.removesuffix('s')}",
+        cells.table(
+            f"By {kind.removesuffix('s')}, {name}",
+            "Means; no test stands behind single rows.",
+            [keys[2], "category", "measure", "before", "after", "Δ", "prompts"],
+            rows,
+        ),
+    )
+
+
+def _count(value: float) -> str:
+    return "0" if np.isnan(value) else f"{int(value):,}"
+
+
+def _evidence(title: str, table: Table) -> dict[str, Any]:
+    return {"title": title, "table": table}
+
+
+def _frequent(name: str, change: Change) -> Table:
+    rows = [
+        [
+            cells.text(row["word"]),
+            cells.text(row["category"]),
+            cells.text(when),
+            cells.count(row["n"]),
+            cells.level(row["percent"], 1),
+        ]
+        for when in _WHEN
+        for row in getattr(change, when).frequent.to_dict("records")
+    ]
+    return cells.table(
+        f"Most frequent words, {name}",
+        "Percent: of the category's usable completions.",
+        ["word", "category", "when", "times", "percent"],
+        rows,
+    )
+
+
+def _telling(name: str, change: Change) -> Table:
+    rows = [
+        [
+            cells.text(row["word"]),
+            cells.text(row["category"]),
+            cells.text(when),
+            cells.level(row["tf_idf"], 3),
+            cells.count(row["n"]),
+        ]
+        for when in _WHEN
+        for row in getattr(change, when).telling.to_dict("records")
+    ]
+    return cells.table(
+        f"Words of highest TF–IDF, {name}",
+        "A document a category; smooth idf, each category's vector of length 1.",
+        ["word", "category", "when", "TF–IDF", "times"],
+        rows,
+    )
