@@ -88,9 +88,9 @@ class RemoteSpeaker:
     def facts(self) -> dict[str, Any]:
         """How the answers were come by, for a result's metadata; no key and no prompt in it.
 
-        `answers` of `calls` made now, the others found; tokens, and `cost` at the stated prices,
-        of all of them; `filtered`: prompts that the server's filter wouldn't have; `bounded`:
-        options set to the bound, `unlisted`: prompts without any option (see `log_probs`).
+        `answers`, and how many of them `calls` of this process brought; tokens, and `cost` at the
+        stated prices, of all; `filtered`: prompts that the server's filter wouldn't have;
+        `bounded`: options set to the bound, `unlisted`: prompts without any option (`log_probs`).
         """
         used = self.meter.used
         return {

@@ -49,8 +49,9 @@ def prompt_tokens(texts: Iterable[str], count: Callable[[str], int] = rule_of_th
 class Meter:
     """Counts what was spent, and holds back what calls on their way may yet cost.
 
-    What came to nothing (a cut connection, an answer that is none) counts as it was estimated,
-    since it may have been charged.
+    Where calls turn out dearer than estimated, those to come are taken to be so too. What came
+    to nothing (a cut connection, an answer that is none) counts as it was estimated, since it may
+    have been charged.
     """
 
     def __init__(self, prices: Prices, ceiling: float | None):
@@ -59,6 +60,8 @@ class Meter:
         self.used = Used()
         self.lost = Used()
         self._held = Used()
+        self._settled = Used()  # estimates of the calls that are done
+        self._charged = Used()  # what they came to
         self._lock = threading.Lock()
 
     @property
@@ -68,8 +71,15 @@ class Meter:
 
     def fits(self, more: Used) -> bool:
         """Whether so many tokens more stay below the ceiling, with what is on its way."""
-        cost = self.prices.of(self.used + self.lost + self._held + more)
-        return self.ceiling is None or cost is None or cost <= self.ceiling
+        spent, to_come = self.spent, self.prices.of(self._held + more)
+        if self.ceiling is None or spent is None or to_come is None:
+            return True
+        return spent + to_come * self._dearer() <= self.ceiling
+
+    def _dearer(self) -> float:
+        """How many times as dear as estimated calls were; 1 at least."""
+        estimated, charged = self.prices.of(self._settled), self.prices.of(self._charged)
+        return max(1.0, charged / estimated) if estimated and charged else 1.0
 
     def hold(self, estimate: Used) -> bool:
         """Hold back what a call may cost; False where the ceiling forbids it."""
@@ -83,6 +93,8 @@ class Meter:
         """Count what a call cost, in place of what was held back for it."""
         with self._lock:
             self._held += Used(-estimate.prompt, -estimate.answer)
+            self._settled += estimate
+            self._charged += used
             self.used += used
 
     def count(self, used: Used) -> None:
