@@ -68,7 +68,7 @@ def guarded(work: Callable[[], Any], *, quiet: bool = False) -> int:
         status = result if isinstance(result, int) else 0
     except REQUEST_ERRORS as error:
         line, status = f"mitigate: {error}", 2
-    except corpora.errors.Stopped as stopped:
+    except (corpora.errors.Stopped, eval.errors.Stopped) as stopped:
         line, status = f"mitigate: {stopped}", 1
     except KeyboardInterrupt as stopped:  # SIGTERM says what it saved
         line, status = f"mitigate: {str(stopped) or 'interrupted'}; {_go_on()}", 1
@@ -168,7 +168,7 @@ def score(words: Sequence[str]) -> int:
     if "benchmark" not in chosen:
         names = ", ".join(settings.available("benchmark"))
         raise eval.errors.RequestError(f"score: which benchmark? benchmark=NAME ({names})")
-    if not chosen & {"model", "model.path", "model.hub", "recipe"}:
+    if not chosen & {"model", "model.path", "model.hub", "model.base_url", "recipe"}:
         raise eval.errors.RequestError("score: which model? model=NAME or model.path=DIR")
     recipe = settings.from_words(words, recipe=None)
     if len(recipe.benchmark) != 1:

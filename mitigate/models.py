@@ -190,7 +190,7 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def _source(settings: ModelSettings) -> str:
     """Where the weights are: a folder here, or a hub id."""
-    if settings.base_url:
+    if settings.base_url is not None:
         raise ModelError(
             f"{settings.name}: this needs the weights, and a model behind an API is only asked: "
             "mitigate score with score.scorer=prompted; model=NAME or model.path=DIR has weights"

@@ -307,7 +307,6 @@ RENAMED = {
     "group_by_length": "nothing: batches are made by the method",
     "tokenizer": "model.path",
     "api_key": "nothing: a key comes from the environment alone (model.key_env names the variable)",
-    "key": "nothing: a key comes from the environment alone (model.key_env names the variable)",
 }
 
 
@@ -599,6 +598,12 @@ def _typed(composed: DictConfig) -> Recipe:
 
 def _check_ranges(recipe: Recipe) -> None:
     method = recipe.method
+    weights = recipe.model.hub or recipe.model.path or recipe.model.sample
+    if recipe.model.base_url is not None and weights:
+        raise RequestError(
+            f"model.base_url: {recipe.model.name} has weights ({weights}); "
+            "model=openai_compatible is asked behind an API"
+        )
     positive = {
         "method.lr": method.lr,
         "method.batch": method.batch,

@@ -389,3 +389,82 @@ def test_the_rule_answers_both_ways() -> None:
     """What the other tests rest on: their server doesn't always say the same."""
     said = {rule({"prompt": "x" * size, "logprobs": 0})["text"] for size in (1, 2)}
     assert said == {"1", "2"}
+
+
+@pytest.fixture(scope="session")
+def tiny_chatting(tiny_causal: Path, session_folder: Path) -> Path:
+    """The tiny causal model with a template for turns."""
+
+    def build(folder: Path) -> None:
+        shutil.copytree(tiny_causal, folder)
+        (folder / "chat_template.jinja").write_text(
+            "{% for turn in messages %}{{ turn['content'] }}\n{% endfor %}"
+        )
+
+    return once(session_folder / "tiny_chatting", build)
+
+
+@pytest.fixture(scope="session")
+def transformers_serve(tiny_chatting: Path) -> Iterator[str]:
+    """The server that comes with transformers, serving the tiny model in this process."""
+    pytest.importorskip("openai", reason="transformers serve needs it")
+    from transformers.cli.serve import Serve
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = Serve(
+        force_model=str(tiny_chatting),
+        device="cpu",
+        host="127.0.0.1",
+        port=port,
+        non_blocking=True,
+    )
+    url = f"http://127.0.0.1:{port}"
+    for _ in range(200):
+        with contextlib.suppress(requests.ConnectionError):
+            if requests.get(f"{url}/health", timeout=1).ok:
+                break
+        time.sleep(0.05)
+    yield f"{url}/v1"
+    server.kill_server()
+
+
+def test_a_real_server_writes_what_the_model_writes_here(
+    transformers_serve: str, tiny_chatting: Path, speaker: Make
+) -> None:
+    asks = [Ask(user="Die Frau ist", system="Antworte."), Ask(user="Er")]
+    plain = [Ask(user="Die Frau ist", chat=False)]
+    asking = speaker(transformers_serve, name=str(tiny_chatting))
+    with faulty(transformers_serve, ["fine", "broken", "cut"]) as proxy:
+        through = speaker(proxy, name=str(tiny_chatting))
+        said = through.write([*asks, *plain], tokens=5)
+    here = LocalSpeaker(models.load(ModelSettings(path=str(tiny_chatting))))
+    assert said == here.write([*asks, *plain], tokens=5)
+    assert any(text for (text,) in said)
+    assert asking.write(asks, tokens=5) == said[:2]
+    with pytest.raises(NoLogProbsError):  # it takes the question, and leaves it unanswered
+        asking.log_probs(asks, ["Ja", "Nein"])
+    with pytest.raises(RequestError, match=r"refuses the request \(400\): “Server is pinned to"):
+        speaker(transformers_serve, name="other").write(asks, tokens=5)
+
+
+def test_listed_tokens_of_a_model_are_its_log_probabilities(
+    tiny_chatting: Path, speaker: Make
+) -> None:
+    lm = models.load(ModelSettings(path=str(tiny_chatting)))
+    ask = Ask(user="Die Frau ist")
+    ids = lm.tokenizer("Die Frau ist\n", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        nats = lm.model(ids).logits[0, -1].double().log_softmax(-1)
+    pieces = [lm.tokenizer.decode(place) for place in nats.topk(20).indices]
+    options = list(dict.fromkeys(piece for piece in pieces if piece.strip()))[:2]
+    with serving(model_says(tiny_chatting)) as server:
+        values = speaker(server).log_probs([ask], options)[0]
+    alike = [
+        [place for place, piece in zip(nats.topk(20).indices, pieces, strict=True)
+         if piece.strip() == option.strip()]
+        for option in options
+    ]
+    wanted = [float(nats[torch.stack(places)].logsumexp(0)) for places in alike]
+    assert values == pytest.approx(wanted, abs=1e-6)
