@@ -2,12 +2,13 @@
 
 Rules of the papers: `pll` over shared tokens is Nangia et al. 2020 after Salazar et al. 2020,
 `pll_word_l2r` Kauf and Ivanova 2023, `aul` Kaneko and Bollegala 2022, `shared` WinoQueer's for
-causal models (2609.02651, eq. 2, natural logarithm, no factor 100).
+causal models (2609.02651, eq. 2, natural logarithm, no factor 100), `prompted` Dutch CrowS-Pairs'
+(2507.16442, §3.3), asked in both orders.
 
 Nothing here needs torch, so that a mistyped setting is answered at once.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from eval.errors import RequestError
@@ -20,7 +21,7 @@ class Rule:
     """One scorer."""
 
     kind: Kind
-    tokens: Literal["shared", "all"]  # which tokens of a sentence are scored
+    tokens: Literal["shared", "all", "options"]  # which tokens are scored; options: an answer's
     hidden: Literal["token", "word", "nothing"]  # what is masked: the token, the rest of its word
     combined: Literal["sum", "mean"]
     says: str
@@ -38,6 +39,9 @@ SCORERS: dict[str, Rule] = {
     "shared": Rule("causal", "shared", "nothing", "sum", "each shared token given those before"),
     "full": Rule("causal", "all", "nothing", "sum", "every token given those before it"),
     "normalised": Rule("causal", "all", "nothing", "mean", "as full, divided by the tokens"),
+    "prompted": Rule(
+        "causal", "options", "nothing", "sum", "asked which of the two is likelier, in both orders"
+    ),
 }
 DEFAULT: dict[Kind, str] = {"masked": "pll", "causal": "shared"}
 
@@ -68,4 +72,7 @@ class ScoreSettings:
     overlong: str = "error"  # sentences over the model's length: error, skip, truncate
     terms: bool = True  # the differing words' own log-likelihood too, for scorers of shared tokens
     batch_tokens: int | None = None  # tokens of a forward pass at most; None: by the device
+    answer: str = "log_probs"  # prompted: by the labels' likelihood; generate: written and read
+    personas: list[str] = field(default_factory=lambda: ["none"])  # prompted: asked one by one
+    prompt: str | None = None  # prompted: a file of prompts instead of the language's own
     reuse: bool = True  # find finished scores and parts of unfinished ones again

@@ -23,6 +23,10 @@ from eval.pairs import GROUP_SEPARATOR, benchmark_hash, pair_id
 SCORE_COLUMNS = ("score_more", "score_less", "shared_tokens", "length_more", "length_less")
 #: What it adds besides, where it was asked: log-likelihood of the words that differ, in nats.
 TERM_COLUMNS = ("identity_more", "identity_less")
+#: What prompted choice adds: a row is an answer, of a pair asked in one order.
+PAIR_OF = "pair_of"  # the id of the pair that was asked about
+ORDER = "order"
+FIRST, SECOND = "stereotype first", "stereotype second"
 #: A published file's own name for a row, kept so that a person finds the pair there.
 PUBLISHED_ID = "id"
 _META_KEY = b"mitigate"
@@ -165,7 +169,10 @@ def _decode_published(path: Path) -> tuple[str, str]:
 
 
 #: What two Score tables must share to be compared; a difference is named.
-COMPARABLE = ("benchmark_hash", "scorer", "scorer_version", "alignment", "lowercase")
+COMPARABLE = (
+    *("benchmark_hash", "scorer", "scorer_version", "alignment", "lowercase"),
+    *("prompt_hash", "answer"),  # of prompted choice; personas may differ, and are named
+)
 
 
 def check_comparable(before: Scores, after: Scores) -> None:

@@ -284,6 +284,7 @@ CHOICES: dict[str, tuple[str | int | None, ...]] = {
     "score.alignment": ("tokens", "words"),
     "score.lowercase": ("auto", "true", "false"),
     "score.overlong": ("error", "skip", "truncate"),
+    "score.answer": ("log_probs", "generate"),
     "inference.correction": CORRECTIONS,
     "inference.ties": ("half", "exclude", "reference"),
     "tracking.mode": ("auto", "online", "offline", "disabled"),
@@ -622,6 +623,9 @@ def _check_ranges(recipe: Recipe) -> None:
         positive |= {"method.lora.r": method.lora.r, "method.lora.alpha": method.lora.alpha}
     if recipe.score.batch_tokens is not None:
         positive["score.batch_tokens"] = recipe.score.batch_tokens
+    personas = recipe.score.personas
+    if not personas or len({*personas}) < len(personas):
+        raise RequestError("score.personas: name at least one, and each once: [none,bad,good]")
     if recipe.launch.processes is not None:
         positive["launch.processes"] = recipe.launch.processes
     positive["launch.machines"] = recipe.launch.machines

@@ -3,7 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ from eval.confounds import confounds
 from eval.errors import RequestError
 from eval.pairs import Pairs, benchmark_hash
 from eval.rules import ScoreSettings, rule_for
-from eval.scorers import causal, precision
+from eval.scorers import causal, precision, prompted
 from eval.scorers.batching import Effort, TokenBudget, default_budget
 from eval.scorers.model import LanguageModel
 from eval.scorers.plan import Plan, encode_all, max_length, plan
-from eval.scorers.store import ScoreStore, joined, key_of
-from eval.scorers.work import NotFiniteError, log_probs, told
+from eval.scorers.store import ScoreStore, again, counted, keep, key_of, with_source
+from eval.scorers.work import NotFiniteError, ScoringError, log_probs, told
 from eval.scores import TERM_COLUMNS, Scores
 
 __all__ = [
@@ -37,10 +37,6 @@ __all__ = [
 SCORER_VERSION = "1"
 
 
-class ScoringError(RuntimeError):
-    """A model gave no number where there must be one."""
-
-
 def score(
     lm: LanguageModel,
     pairs: Pairs,
@@ -48,6 +44,7 @@ def score(
     *,
     store: Path | None = None,
     noise: bool = True,
+    persona: str | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> Scores:
     """Score every pair: by default the summed log-likelihood of the shared tokens.
@@ -56,6 +53,7 @@ def score(
     `store` is a folder for scores that are finished or on their way; with `settings.reuse`
     what is in there isn't computed again. In half precision the result says how much noise that
     is; `noise=False` saves the weights in float32 that this takes for a while.
+    `persona`: whom a prompted model is asked as, by default the first of the settings.
     `report(done, total)` counts this process's requests.
 
     Raises:
@@ -67,6 +65,17 @@ def score(
     if rule.hidden != "nothing" and lm.tokenizer.mask_token_id is None:
         raise RequestError(f"{lm.name}: a masked scorer needs a tokenizer with a mask token")
     identity = _identity(lm, name, settings)
+    if rule.tokens == "options":
+        _warn_of_folding(lm, pairs)
+        return prompted.score(
+            lm,
+            pairs,
+            settings,
+            identity,
+            persona=persona or settings.personas[0],
+            store=store,
+            report=report,
+        )
     if rule.tokens == "shared":
         identity["terms"] = "left to right" if settings.terms else "none"
     key = key_of(identity, pairs)
@@ -74,7 +83,7 @@ def score(
     if kept is not None:
         found = told(lambda: kept.find(key))
         if found is not None:
-            return _again(found, pairs)
+            return again(found, pairs)
 
     begun = time.monotonic()
     planned = plan(lm, pairs, rule, settings)
@@ -115,7 +124,7 @@ def score(
         "kind": lm.kind,
         "rule": rule.says,
         "rows_used": len(table),
-        "unusable": _counted(planned.unusable.values()),
+        "unusable": counted(planned.unusable.values()),
         "work": {
             "requests": len(planned.requests),
             "distinct_sentences": len(planned.requests.tokens),
@@ -140,21 +149,11 @@ def score(
             if precision.measurable(lm.model)
             else None
         )
-    found = _with_source(Scores(table, meta), pairs)
+    found = with_source(Scores(table, meta), pairs)
     found.meta["confounds"] = confounds(found)
     if kept is not None and parts is not None:
-        _keep(kept, key, found, parts)
+        keep(kept, key, found, parts)
     return found
-
-
-def _keep(kept: ScoreStore, key: str, found: Scores, parts: Any) -> None:
-    """Write the finished table, once; only then are its parts of no more use."""
-
-    def write() -> None:
-        kept.keep(key, found)
-        parts.clear()
-
-    told(write)
 
 
 def _identity(lm: LanguageModel, scorer: str, settings: ScoreSettings) -> dict[str, Any]:
@@ -188,28 +187,6 @@ def _table(
         for side, column in enumerate(TERM_COLUMNS):
             table[column] = terms[:, side]
     return table
-
-
-def _again(stored: Scores, pairs: Pairs) -> Scores:
-    """A stored Score table as the result of scoring these pairs now."""
-    found = _with_source(joined(stored, pairs), pairs)
-    found.meta["work"] = {**found.meta["work"], "reused": True}
-    return found
-
-
-def _with_source(found: Scores, pairs: Pairs) -> Scores:
-    """Say where the pairs came from, and how many of them were left out for which reason."""
-    left_out = _counted(pairs.left_out["reason"])
-    for reason, count in found.meta["unusable"].items():
-        left_out[reason] = left_out.get(reason, 0) + count
-    return replace(found, meta={**found.meta, "rows_left_out": left_out, "source": pairs.source})
-
-
-def _counted(reasons: Any) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for reason in reasons:
-        counts[str(reason)] = counts.get(str(reason), 0) + 1
-    return counts
 
 
 def _lowercases(lm: LanguageModel) -> bool:

@@ -104,7 +104,7 @@ class _Work:
         self.lm, self.made, self.budget, self.effort = lm, made, budget, effort
         self.window = _window(lm)
         self.pack = max(PACK, _best_pack(lm, made))
-        forward = inspect.signature(_inner(lm).forward).parameters
+        forward = inspect.signature(unwrapped(lm).forward).parameters
         # Keys and values kept for a next token would be the largest thing in memory.
         self.fixed: Inputs = {"use_cache": False} if "use_cache" in forward else {}
         self.head = self._checked_head()
@@ -262,7 +262,7 @@ def _fault(found: np.ndarray, expected: np.ndarray, tolerance: float) -> str:
     return f"trees differ by {apart.max():.2g} nats on this model"
 
 
-def _inner(lm: LanguageModel) -> torch.nn.Module:
+def unwrapped(lm: LanguageModel) -> torch.nn.Module:
     """The model itself where an adapter is wrapped around it."""
     unwrapped = getattr(lm.model, "get_base_model", None)
     return unwrapped() if unwrapped else lm.model

@@ -8,14 +8,15 @@ was started from.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from eval import scores
 from eval.errors import RequestError
 from eval.pairs import Pairs
-from eval.scorers.work import Parts
+from eval.scorers.work import Parts, told
 from eval.scores import SCORE_COLUMNS, TERM_COLUMNS, Scores
 
 
@@ -61,3 +62,39 @@ def joined(stored: Scores, pairs: Pairs) -> Scores:
     """A stored Score table with the columns of the benchmark as it is read now."""
     wanted = pairs.table.merge(stored.table, on="pair_id", how="inner", validate="one_to_one")
     return Scores(wanted, stored.meta)
+
+
+def again(stored: Scores, pairs: Pairs) -> Scores:
+    """A stored Score table as the result of scoring these pairs now."""
+    found = with_source(joined(stored, pairs), pairs)
+    found.meta["work"] = {**found.meta["work"], "reused": True}
+    return found
+
+
+def keep(kept: ScoreStore, key: str, found: Scores, parts: Parts) -> None:
+    """Write the finished table, once; only then are its parts of no more use."""
+
+    def write() -> None:
+        kept.keep(key, found)
+        parts.clear()
+
+    told(write)
+
+
+def with_source(found: Scores, pairs: Pairs) -> Scores:
+    """Say where the pairs came from, and how many of them were left out for which reason.
+
+    `unusable` in the metadata: by reason, how many rows the scorer itself left out.
+    """
+    left_out = counted(pairs.left_out["reason"])
+    for reason, count in found.meta["unusable"].items():
+        left_out[reason] = left_out.get(reason, 0) + count
+    return replace(found, meta={**found.meta, "rows_left_out": left_out, "source": pairs.source})
+
+
+def counted(reasons: Iterable[Any]) -> dict[str, int]:
+    """How often each reason is given."""
+    counts: dict[str, int] = {}
+    for reason in reasons:
+        counts[str(reason)] = counts.get(str(reason), 0) + 1
+    return counts

@@ -20,6 +20,10 @@ from eval.scorers.model import LanguageModel
 SAVE_EVERY = 5.0
 
 
+class ScoringError(RuntimeError):
+    """A model gave no number where there must be one."""
+
+
 class NotFiniteError(RuntimeError):
     """A model gave NaN or infinity for a request."""
 
