@@ -177,6 +177,8 @@ def score(words: Sequence[str]) -> int:
     if path.suffix != ".parquet":
         raise eval.errors.RequestError(f"out={out}: a Score table is a .parquet file")
     pairs = benchmarks.load(benchmark)
+    if recipe.model.base_url is not None:
+        return _score_by_asking(recipe, name, pairs, path)
     # Only now: what is wrong so far is answered before torch is imported.
     import accelerate
 
@@ -196,6 +198,24 @@ def score(words: Sequence[str]) -> int:
             say(line)
         say(f"{len(found.table):,} pairs in {path}")
     state.wait_for_everyone()
+    return 0
+
+
+def _score_by_asking(recipe: Any, name: str, pairs: Any, path: Path) -> int:
+    """`mitigate score` for a model behind an API: no weights, no processes."""
+    from eval import scorers, scores
+    from mitigate import speaking
+    from mitigate.console import progress
+
+    speaker = speaking.remote(recipe.model, reuse=recipe.score.reuse)
+    with progress("asking") as report:
+        found = scorers.score_spoken(speaker, pairs, recipe.score, report=report)
+    found.meta["work"] |= speaker.facts
+    scores.write(found, path)
+    _print_measures(name, found, recipe.inference.ties)
+    for line in _said_of(found.meta):
+        say(line)
+    say(f"{len(found.table):,} answers in {path}")
     return 0
 
 
@@ -219,7 +239,15 @@ def _said_of(meta: dict[str, Any]) -> Iterator[str]:
             f"(on {noise['pairs']} pairs scored in float32 too); the sign of "
             f"{noise['sign_could_flip']} pairs could be the other"
         )
-    if work.get("reused"):
+    if "calls" in work:
+        cost = "" if work["cost"] is None else f", {work['cost']:.4g} at the prices stated"
+        yield (
+            f"{work['answers']:,} answers, {work['calls']:,} asked for now: "
+            f"{work['prompt_tokens']:,} tokens of prompts and {work['answer_tokens']:,} of "
+            f"answers{cost}; {work['bounded']:,} options at the bound of the likeliest tokens "
+            f"listed, {work['unlisted']:,} prompts without any, {work['filtered']:,} filtered"
+        )
+    elif work.get("reused"):
         yield "Found finished scores of the same weights and pairs (score.reuse=false: anew)"
     else:
         found = f" ({work['found']:,} were done already)" if work["found"] else ""

@@ -1,28 +1,36 @@
 """Models behind an API: what is asked, kept, paid and refused, over real HTTP on this machine."""
 
+import contextlib
 import json
 import math
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import requests
+import torch
 
 from eval.errors import RequestError, Stopped
 from eval.speakers import Ask, NoLogProbsError
+from eval.speakers.local import LocalSpeaker
 from eval.speakers.remote import RemoteSpeaker
 from eval.speakers.remote.client import Manners
 from eval.speakers.remote.cost import Meter, Prices, Used
 from eval.speakers.remote.settings import RemoteSettings
+from mitigate import models
+from mitigate.settings import ModelSettings
 from tests.conftest import ROOT
-from tests.eval.api_server import KEY, Served, faulty, refusing, rule, serving
+from tests.eval.api_server import KEY, Served, faulty, model_says, refusing, rule, serving
 
 QUICK = Manners(timeout=5.0, backoff=0.01, longest_backoff=0.05)
 PRICED = Prices(prompt=10.0, answer=50.0)
@@ -392,16 +400,15 @@ def test_the_rule_answers_both_ways() -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny_chatting(tiny_causal: Path, session_folder: Path) -> Path:
+def tiny_chatting(tiny_causal: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny causal model with a template for turns."""
 
-    def build(folder: Path) -> None:
-        shutil.copytree(tiny_causal, folder)
-        (folder / "chat_template.jinja").write_text(
-            "{% for turn in messages %}{{ turn['content'] }}\n{% endfor %}"
-        )
-
-    return once(session_folder / "tiny_chatting", build)
+    folder = tmp_path_factory.mktemp("chatting") / "tiny"
+    shutil.copytree(tiny_causal, folder)
+    (folder / "chat_template.jinja").write_text(
+        "{% for turn in messages %}{{ turn['content'] }}\n{% endfor %}"
+    )
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -462,8 +469,11 @@ def test_listed_tokens_of_a_model_are_its_log_probabilities(
     with serving(model_says(tiny_chatting)) as server:
         values = speaker(server).log_probs([ask], options)[0]
     alike = [
-        [place for place, piece in zip(nats.topk(20).indices, pieces, strict=True)
-         if piece.strip() == option.strip()]
+        [
+            place
+            for place, piece in zip(nats.topk(20).indices, pieces, strict=True)
+            if piece.strip() == option.strip()
+        ]
         for option in options
     ]
     wanted = [float(nats[torch.stack(places)].logsumexp(0)) for places in alike]
