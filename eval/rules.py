@@ -27,6 +27,8 @@ class Rule:
     says: str
 
 
+#: The scorer that asks rather than reads, and takes a persona.
+PROMPTED = "prompted"
 SCORERS: dict[str, Rule] = {
     "pll": Rule("masked", "shared", "token", "sum", "each shared token masked alone"),
     "pll_word_l2r": Rule(
@@ -39,7 +41,7 @@ SCORERS: dict[str, Rule] = {
     "shared": Rule("causal", "shared", "nothing", "sum", "each shared token given those before"),
     "full": Rule("causal", "all", "nothing", "sum", "every token given those before it"),
     "normalised": Rule("causal", "all", "nothing", "mean", "as full, divided by the tokens"),
-    "prompted": Rule(
+    PROMPTED: Rule(
         "causal", "options", "nothing", "sum", "asked which of the two is likelier, in both orders"
     ),
 }

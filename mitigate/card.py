@@ -7,6 +7,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from eval import gate
 from eval.inference import Comparison
+from mitigate.reporting import benchmark_of
 from mitigate.run import Run
 from mitigate.settings import Recipe
 
@@ -70,7 +71,7 @@ def _metadata(
             EvalResult(
                 task_type=TASKS[kind],
                 task_name="bias in paired sentences",
-                dataset_type=recipe.benchmark[name].hub or name,
+                dataset_type=recipe.benchmark[benchmark_of(name)].hub or benchmark_of(name),
                 dataset_name=name,
                 metric_type=metric,
                 metric_name=title,

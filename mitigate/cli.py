@@ -26,6 +26,7 @@ Score a language model's bias, fine-tune it, score it again, and say what change
   mitigate describe benchmark=NAME [out=DIR] [json=true]  what a benchmark is made of
   mitigate compare  BEFORE AFTER [out=DIR] [pairs=common] two score files, or two run folders
   mitigate compare  EARLIER power=true [clusters=N]       the smallest change that could be shown
+  mitigate prompted FILE [FILE …] [out=DIR]               position and personas in answers
   mitigate report   RUN [RUN …] [out=DIR]                 one run again, or many, or a sweep's
   mitigate export   lm-eval benchmark=NAME out=DIR        as tasks of lm-evaluation-harness
   mitigate corpus   mastodon|taz|text out=DIR [key=value …]   prepare a corpus once
@@ -177,46 +178,76 @@ def score(words: Sequence[str]) -> int:
     if path.suffix != ".parquet":
         raise eval.errors.RequestError(f"out={out}: a Score table is a .parquet file")
     pairs = benchmarks.load(benchmark)
-    if recipe.model.base_url is not None:
-        return _score_by_asking(recipe, name, pairs, path)
     # Only now: what is wrong so far is answered before torch is imported.
     import accelerate
 
-    from eval import scorers, scores
+    from eval import scorers
+    from eval.rules import PROMPTED
+    from eval.scorers import prompted as prompted_choice
     from mitigate import models
-    from mitigate.console import progress, rank, scores_folder
+    from mitigate.console import scores_folder
 
+    asked = recipe.score.scorer == PROMPTED
+    if asked:
+        prompted_choice.check(pairs, recipe.score)
+    if recipe.model.base_url is not None:
+        from mitigate import speaking
+
+        speaker = speaking.remote(recipe.model, reuse=recipe.score.reuse)
+
+        def ask(persona: str | None, report: Callable[[int, int], None]) -> Any:
+            whom = str(persona or recipe.score.personas[0])
+            found = prompted_choice.spoken(
+                speaker, pairs, recipe.score, persona=whom, report=report
+            )
+            found.meta["work"] |= speaker.facts
+            return found
+
+        _score_each(recipe, name, path, ask)
+        return 0
     models.prepare(recipe.model)
     state = accelerate.PartialState(cpu=recipe.launch.cpu)
     lm = models.load(recipe.model)
-    with progress("scoring") as report:
-        found = scorers.score(lm, pairs, recipe.score, store=scores_folder(), report=report)
-    if rank() == 0:
-        scores.write(found, path)
-        _print_measures(name, found, recipe.inference.ties)
-        for line in _said_of(found.meta):
-            say(line)
-        say(f"{len(found.table):,} pairs in {path}")
+
+    def compute(persona: str | None, report: Callable[[int, int], None]) -> Any:
+        return scorers.score(
+            lm, pairs, recipe.score, persona=persona, store=scores_folder(), report=report
+        )
+
+    _score_each(recipe, name, path, compute)
     state.wait_for_everyone()
     return 0
 
 
-def _score_by_asking(recipe: Any, name: str, pairs: Any, path: Path) -> int:
-    """`mitigate score` for a model behind an API: no weights, no processes."""
-    from eval import scorers, scores
-    from mitigate import speaking
-    from mitigate.console import progress
+def _score_each(
+    recipe: Any,
+    name: str,
+    path: Path,
+    scored: Callable[[str | None, Callable[[int, int], None]], Any],
+) -> None:
+    """Score once, or as each persona, into a file each; print what was found."""
+    from eval import scores
+    from eval.rules import PROMPTED
+    from mitigate.console import progress, rank
 
-    speaker = speaking.remote(recipe.model, reuse=recipe.score.reuse)
-    with progress("asking") as report:
-        found = scorers.score_spoken(speaker, pairs, recipe.score, report=report)
-    found.meta["work"] |= speaker.facts
-    scores.write(found, path)
-    _print_measures(name, found, recipe.inference.ties)
-    for line in _said_of(found.meta):
-        say(line)
-    say(f"{len(found.table):,} answers in {path}")
-    return 0
+    asked = recipe.score.scorer == PROMPTED
+    personas: Sequence[str | None] = recipe.score.personas if asked else [None]
+    tables = {}
+    for persona in personas:
+        with progress("scoring") as report:
+            found = scored(persona, report)
+        if rank() == 0:
+            where = path.with_stem(f"{path.stem}-{persona}") if len(personas) > 1 else path
+            scores.write(found, where)
+            _print_measures(f"{name} {persona}" if asked else name, found, recipe.inference.ties)
+            for line in _said_of(found.meta):
+                say(line)
+            say(f"{len(found.table):,} {'answers' if asked else 'pairs'} in {where}")
+            tables[str(persona)] = found
+    if asked and rank() == 0:
+        from mitigate import asking
+
+        asking.show(tables, recipe.inference)
 
 
 def _said_of(meta: dict[str, Any]) -> Iterator[str]:
@@ -342,6 +373,14 @@ def compare(words: Sequence[str]) -> int:
     from mitigate import comparing
 
     comparing.run(comparing.from_words(words))
+    return 0
+
+
+def prompted(words: Sequence[str]) -> int:
+    """`mitigate prompted FILE [FILE …]`: position and personas in answers that are there."""
+    from mitigate import asking
+
+    asking.run(words)
     return 0
 
 
@@ -546,6 +585,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "score": score,
     "describe": describe,
     "compare": compare,
+    "prompted": prompted,
     "report": report,
     "corpus": corpus,
     "export": export,

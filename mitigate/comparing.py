@@ -15,7 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from eval import inference, scores
+from eval import answers, inference, scores
 from eval.errors import RequestError
 from eval.inference import Comparison, InferenceSettings, format_p, plain_verdict, power, signed
 from eval.report import ReportInput, terminal
@@ -182,13 +182,25 @@ def _score_tables(path: Path) -> dict[str, Scores]:
                 f"{path}: holds changes, not scores; mitigate compare {path} power=true plans "
                 "from it"
             )
-        found = scores.read(path)
+        file, _, column = str(path).rpartition("#")
+        if file and not path.exists():
+            found = answers.choose(Path(file), column)
+        elif answers.is_published(path):
+            columns = ", ".join(f"{path}#{name}" for name in answers.read(path))
+            raise RequestError(f"{path}: holds several columns of answers; say which: {columns}")
+        else:
+            found = scores.read(path)
         return {str(found.meta["benchmark"]): found}
     files = sorted(path.glob("after*.parquet"))
     if not files:
         raise RequestError(f"{path}: no after.parquet, so no finished run's folder")
     tables = [scores.read(file) for file in files]
-    return {str(table.meta["benchmark"]): table for table in tables}
+    return {_name_of(table): table for table in tables}
+
+
+def _name_of(table: Scores) -> str:
+    """Its benchmark; in a run of prompted choice, the persona too."""
+    return " ".join(filter(None, (str(table.meta["benchmark"]), table.meta.get("persona"))))
 
 
 def _side_names(paths: Sequence[Path], pair: tuple[Scores, Scores]) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from eval.inference import Comparison
 from eval.retention import change, divergence, grammar_scores, perplexity, predictions
 from eval.scorers.model import LanguageModel
 from eval.scorers.work import told
+from mitigate import reporting
 from mitigate.console import progress, scores_folder
 from mitigate.run import Run
 from mitigate.settings import Recipe
@@ -150,8 +151,10 @@ def conclude(run: Run, recipe: Recipe, comparisons: Mapping[str, Comparison]) ->
     """
     noted = _noted(run, recipe)
     untargeted = {}
-    for name in recipe.retention.untargeted:
-        headline = comparisons[name].headline
+    for name, comparison in comparisons.items():
+        if reporting.benchmark_of(name) not in recipe.retention.untargeted:
+            continue
+        headline = comparison.headline
         untargeted[name] = {
             "before": float(headline["before"]),
             "after": float(headline["after"]),

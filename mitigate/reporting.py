@@ -9,10 +9,11 @@ import pandas as pd
 
 from eval import gate, scores
 from eval.errors import RequestError
-from eval.inference import Comparison, compare
+from eval.inference import Comparison, compare, personas
 from eval.metrics import measure
 from eval.report import ReportInput
 from eval.report import write as write_report
+from eval.rules import PROMPTED
 from eval.scores import Scores
 from mitigate import curve, selection, settings
 from mitigate.run import Run
@@ -64,7 +65,7 @@ def read_run(folder: Path) -> Finished:
     if missing:
         raise RequestError(f"{folder}: no {' and no '.join(missing)}, so not a run's folder")
     recipe = settings.from_yaml((folder / "recipe.yaml").read_text("utf-8"))
-    names = list(recipe.benchmark)
+    names = list(score_tables(recipe))
     tables = {}
     for name in names:
         pair = [folder / score_file(when, name, len(names)) for when in ("before", "after")]
@@ -74,7 +75,7 @@ def read_run(folder: Path) -> Finished:
                 f"{folder}: no {', '.join(absent)} yet; the run goes on with the same command and "
                 f"run.dir={folder}"
             )
-        tables[name] = (scores.read(pair[0]), scores.read(pair[1]))
+        tables[name] = _readable(scores.read(pair[0]), scores.read(pair[1]))
     retention = folder / "retention.json"
     return Finished(
         folder,
@@ -86,9 +87,36 @@ def read_run(folder: Path) -> Finished:
     )
 
 
-def score_file(when: str, benchmark: str, benchmarks: int) -> str:
-    """The name of a Score table in a run's folder; a single one keeps the plain name."""
-    return f"{when}-{benchmark}.parquet" if benchmarks > 1 else f"{when}.parquet"
+def score_tables(recipe: Recipe) -> dict[str, tuple[str, str | None]]:
+    """The Score tables of a run, by name: of which benchmark, and asked as which persona.
+
+    A table a benchmark, named as it is; in prompted choice a table a benchmark and persona,
+    "<benchmark> <persona>".
+    """
+    if recipe.score.scorer != PROMPTED:
+        return {name: (name, None) for name in recipe.benchmark}
+    return {
+        f"{name} {persona}": (name, persona)
+        for name in recipe.benchmark
+        for persona in recipe.score.personas
+    }
+
+
+def benchmark_of(name: str) -> str:
+    """The benchmark that a table or comparison of `score_tables` is of."""
+    return name.partition(" ")[0]
+
+
+def score_file(when: str, name: str, tables: int) -> str:
+    """The file of a Score table in a run's folder; a single one keeps the plain name."""
+    return f"{when}-{name.replace(' ', '-')}.parquet" if tables > 1 else f"{when}.parquet"
+
+
+def _readable(before: Scores, after: Scores) -> tuple[Scores, Scores]:
+    """Written answers of two models: the pairs of which both gave some that can be read."""
+    if before.meta.get("answer") == "generate" and scores.differing(before, after):
+        before, after, _ = scores.common(before, after)
+    return before, after
 
 
 def note_selection(run: Run, done: Finished) -> dict[str, dict[str, float]]:
@@ -143,9 +171,27 @@ def write(run: Finished, comparisons: dict[str, Comparison], out: Path) -> dict[
             degraded=gate.degraded(run.retention),
             curve=run.curve,
             notes=notes,
+            personas=personas_of(run),
         ),
         out,
     )
+
+
+def personas_of(run: Finished) -> dict[str, pd.DataFrame]:
+    """What personas do, before and after, by benchmark; empty where only one was asked as."""
+    found: dict[str, list[pd.DataFrame]] = {}
+    for number, when in enumerate(("before", "after")):
+        by_benchmark: dict[str, dict[str, Scores]] = {}
+        for name, pair in run.tables.items():
+            persona = pair[number].meta.get("persona")
+            if persona is not None:
+                by_benchmark.setdefault(benchmark_of(name), {})[persona] = pair[number]
+        for benchmark, tables in by_benchmark.items():
+            if personas.BASE in tables and len(tables) > 1:
+                effects = personas.effects(tables, run.recipe.inference)
+                assert effects is not None  # there is another persona
+                found.setdefault(benchmark, []).append(effects.assign(when=when))
+    return {name: pd.concat(frames, ignore_index=True) for name, frames in found.items()}
 
 
 def again(folder: Path, out: Path | None) -> Path:

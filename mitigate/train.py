@@ -22,7 +22,8 @@ from eval import benchmarks, gate, scores
 from eval.errors import RequestError
 from eval.pairs import Pairs
 from eval.report import terminal
-from eval.scorers import score
+from eval.rules import PROMPTED
+from eval.scorers import prompted, score
 from eval.scorers.model import LanguageModel
 from mitigate import card, curve, held_out, hub, models, reporting, selection, settings
 from mitigate.console import messages, progress, rank, say, scores_folder, show_recipe
@@ -135,6 +136,9 @@ def inputs(recipe: Recipe) -> tuple[dict[str, Pairs], corpora.Corpus]:
         raise RequestError("no corpus: corpus=NAME")
     corpus = corpora.combine([corpora.load(some) for some in recipe.corpus.values()])
     pairs = {name: benchmarks.load(some) for name, some in recipe.benchmark.items()}
+    if recipe.score.scorer == PROMPTED:
+        for some in pairs.values():
+            prompted.check(some, recipe.score)
     rows = (row for some in pairs.values() for row in some.table.to_dict("records"))
     known = Benchmark.from_pairs({str(name): of for name, of in row.items()} for row in rows)
     found = len(overlap([*corpus.train, *corpus.valid], known))
@@ -162,15 +166,26 @@ def scored(
     pairs: dict[str, Pairs],
     folder: str = "",
 ) -> None:
-    """Write a Score table for each benchmark; one that the run already has is not made again."""
-    for name, some in pairs.items():
-        path = run.path(folder, reporting.score_file(when, name, len(pairs)))
+    """Write a Score table for each benchmark; one that the run already has is not made again.
+
+    In prompted choice there is one for each benchmark and persona.
+    """
+    tables = reporting.score_tables(recipe)
+    for name, (benchmark, persona) in tables.items() if pairs else ():
+        path = run.path(folder, reporting.score_file(when, name, len(tables)))
         if path.is_file() and scores.read(path).meta["model_fingerprint"] == lm.fingerprint:
             continue
         what = f"score {when} {name}"
         what = f"{what} ({folder})" if folder else what
         with run.timed(what), progress(f"scoring {when}") as report:
-            found = score(lm, some, recipe.score, store=scores_folder(), report=report)
+            found = score(
+                lm,
+                pairs[benchmark],
+                recipe.score,
+                persona=persona,
+                store=scores_folder(),
+                report=report,
+            )
         if run.main:
             scores.write(found, path)
 

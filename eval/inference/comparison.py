@@ -54,8 +54,8 @@ class Comparison:
 
     `table` has DELTA_COLUMNS, `published` PUBLISHED_COLUMNS, `two_way` TWO_WAY_COLUMNS.
     `headline`: the mean over groups of |bias - 50| and the spread between groups, before and
-    after, with the test of the first. `threshold`, `harm` and `erasure` are those of the modules
-    of these names. A table is None where the pairs don't carry what it needs.
+    after, with the test of the first. `threshold`, `harm`, `erasure` and `positions` are those of
+    the modules of these names. A table is None where the pairs don't carry what it needs.
     """
 
     benchmark: str
@@ -69,6 +69,7 @@ class Comparison:
     threshold: pd.DataFrame | None = None
     harm: pd.DataFrame | None = None
     erasure: pd.DataFrame | None = None
+    positions: pd.DataFrame | None = None
 
     def rows(self, metric: str = "bias", kind: str | None = None) -> pd.DataFrame:
         """The Delta table's rows of one metric, of all scopes or of one kind (group, slice)."""

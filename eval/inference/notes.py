@@ -6,7 +6,7 @@ from eval.inference.comparison import Comparison
 from eval.inference.verdicts import FEW_CLUSTERS
 from eval.metrics import NEUTRAL, groups_of, soft_score
 from eval.pairs import GROUP_SEPARATOR
-from eval.scores import Scores
+from eval.scores import PAIR_OF, Scores
 
 #: A drift of the soft score is told from here on: what shows at two decimals.
 SOFT_DRIFT = 0.005
@@ -85,7 +85,8 @@ def notes_of(comparison: Comparison, before: Scores, after: Scores) -> list[str]
             f"{lift[0]:.1f} points before and {lift[1]:.1f} after (bootstrap). Short distances are "
             "overstated, and so is the spread between groups, which is not tested."
         )
-    drift = soft_drift(before, after)
+    # Of labels, in prompted choice, whose likelihood falls for reasons of its own.
+    drift = "" if PAIR_OF in before.table else soft_drift(before, after)
     if drift:
         notes.append(drift)
     return notes

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eval.inference import erasure, harm, resampling, robust, threshold
+from eval.inference import erasure, harm, positions, resampling, robust, threshold
 from eval.inference.clusters import ClusterSums, cluster_sums, tolerance
 from eval.inference.comparison import DELTA_COLUMNS, Comparison
 from eval.inference.notes import notes_of
@@ -15,7 +15,7 @@ from eval.inference.settings import InferenceSettings, check
 from eval.inference.two_way import two_way
 from eval.inference.verdicts import finish
 from eval.metrics import METRICS, Scope, headline, per_pair, scopes
-from eval.scores import Scores, align
+from eval.scores import PAIR_OF, Scores, align
 
 _DISTANCE = METRICS.index("distance")
 
@@ -51,7 +51,8 @@ def compare(
     codes, _ = pd.factorize(table["stereotype_id"])
     cut = scopes(table, slices)
     sums = {scope.name: cluster_sums(scope, codes, pairs[scope.kind != "overall"]) for scope in cut}
-    unit = "pairs" if sums["overall"].clusters == len(table) else "stereotypes"
+    asked = table[PAIR_OF].nunique() if PAIR_OF in table else len(table)
+    unit = "pairs" if sums["overall"].clusters == asked else "stereotypes"
     rows = [row for scope in cut for row in _rows(scope, sums[scope.name], settings)]
     deltas = finish(pd.DataFrame(rows), cut, settings, unit)
     crossed, crossed_notes = two_way(table, cut, pairs, sums, settings)
@@ -66,7 +67,10 @@ def compare(
         threshold=threshold.curve(before, after, settings),
         harm=harm.correlations(before, after, settings),
         erasure=erasure.changes(before, after, settings),
+        positions=positions.changes(before, after, settings),
     )
+    if PAIR_OF in table:
+        comparison.notes.extend(positions.notes(before, after, comparison.positions))
     comparison.notes.extend(notes_of(comparison, before, after))
     comparison.notes.extend(crossed_notes)
     if missing and slices is not None:

@@ -30,6 +30,8 @@ class ReportInput:
     `sides`: what "before" and "after" are, where that must be said, such as two models' names;
     `findings` go by benchmark and stand in place of the comparison's own two sentences, which
     speak of a change: for two models that never met.
+    `personas`: of prompted choice, by benchmark: tables of `eval.inference.personas`, before and
+    after as the column `when`.
     """
 
     title: str
@@ -44,6 +46,7 @@ class ReportInput:
     curve: pd.DataFrame | None = None
     sides: tuple[str, str] | None = None
     findings: dict[str, list[str]] = field(default_factory=dict)
+    personas: dict[str, pd.DataFrame] = field(default_factory=dict)
 
 
 @dataclass

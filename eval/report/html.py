@@ -20,7 +20,7 @@ from eval import gate
 from eval.inference import Comparison, format_p, plain_verdict, signed
 from eval.pairs import GROUP_SEPARATOR
 from eval.report import tables
-from eval.report.page import cells, chart, evidence, front
+from eval.report.page import asked, cells, chart, evidence, front
 from eval.scores import Scores, align
 
 if TYPE_CHECKING:
@@ -47,9 +47,11 @@ def render(report: "ReportInput") -> str:
         )
         for name, comparison in report.comparisons.items()
     ]
+    chosen = asked.section(report.comparisons, report.personas)
     parts = [
         ("finding", "The finding"),
         ("groups", "Per group"),
+        *([] if chosen is None else [("asked", "Asked to choose")]),
         ("retention", "Still a language model?"),
         *([] if report.curve is None else [("curve", "While it was trained")]),
         ("sure", "How sure"),
@@ -64,6 +66,7 @@ def render(report: "ReportInput") -> str:
         command=report.command,
         recipe_yaml=report.recipe_yaml,
         benchmarks=benchmarks,
+        asked=chosen,
         retention=_retention(report.retention) if report.retention else None,
         curve=None if report.curve is None else _curve(report.curve),
         retention_warning=f"{RETENTION_WARNING:g}",

@@ -16,14 +16,13 @@ from eval.confounds import confounds
 from eval.errors import RequestError
 from eval.pairs import Pairs, benchmark_hash
 from eval.rules import ScoreSettings, rule_for
-from eval.scorers import causal, precision, prompted
+from eval.scorers import causal, precision
 from eval.scorers.batching import Effort, TokenBudget, default_budget
 from eval.scorers.model import LanguageModel
 from eval.scorers.plan import Plan, encode_all, max_length, plan
 from eval.scorers.store import ScoreStore, again, counted, keep, key_of, with_source
 from eval.scorers.work import NotFiniteError, ScoringError, log_probs, told
 from eval.scores import TERM_COLUMNS, Scores
-from eval.speakers import Speaker
 
 __all__ = [
     "SCORER_VERSION",
@@ -32,7 +31,6 @@ __all__ = [
     "encode_all",
     "max_length",
     "score",
-    "score_spoken",
 ]
 
 #: Results of different versions are never compared: raise it with every change of a score.
@@ -68,6 +66,8 @@ def score(
         raise RequestError(f"{lm.name}: a masked scorer needs a tokenizer with a mask token")
     identity = _identity(lm, name, settings)
     if rule.tokens == "options":
+        from eval.scorers import prompted  # whose speaker is made of scorers' parts
+
         _warn_of_folding(lm, pairs)
         return prompted.score(
             lm,
@@ -156,43 +156,6 @@ def score(
     if kept is not None and parts is not None:
         keep(kept, key, found, parts)
     return found
-
-
-def score_spoken(
-    speaker: Speaker,
-    pairs: Pairs,
-    settings: ScoreSettings,
-    *,
-    persona: str | None = None,
-    report: Callable[[int, int], None] | None = None,
-) -> Scores:
-    """Score every pair by asking a speaker whose weights aren't here.
-
-    `persona`: whom it is asked as, by default the first of the settings.
-
-    Raises:
-        RequestError: any other scorer than `prompted`, since those need the weights; or see
-            `eval.scorers.prompted.spoken`.
-    """
-    if settings.scorer != "prompted":
-        raise RequestError(
-            f"score.scorer={settings.scorer}: needs the weights, and {speaker.name} can only be "
-            "asked; score.scorer=prompted"
-        )
-    identity = {
-        "scorer": "prompted",
-        "scorer_version": SCORER_VERSION,
-        "alignment": settings.alignment,
-        "lowercase": settings.lowercase,
-        "model_fingerprint": speaker.fingerprint,
-        "tokenizer_fingerprint": "",
-        "bos_policy": "the server's own",
-        "dtype": "not known",
-        "device": "a server",
-        "versions": {},
-    }
-    whom = persona or settings.personas[0]
-    return prompted.spoken(speaker, pairs, settings, identity, persona=whom, report=report)
 
 
 def _identity(lm: LanguageModel, scorer: str, settings: ScoreSettings) -> dict[str, Any]:

@@ -25,13 +25,15 @@ import pandas as pd
 from eval.confounds import confounds
 from eval.errors import RequestError
 from eval.pairs import Pairs, benchmark_hash
-from eval.rules import SCORERS, ScoreSettings
+from eval.rules import PROMPTED, SCORERS, ScoreSettings
+from eval.scorers import SCORER_VERSION
 from eval.scorers.model import LanguageModel
 from eval.scorers.store import ScoreStore, again, keep, key_of, with_source
 from eval.scorers.wordings import Wording, load
 from eval.scorers.work import NotFiniteError, ScoringError, told
 from eval.scores import FIRST, ORDER, PAIR_OF, SECOND, Scores
-from eval.speakers import NoLogProbsError, Speaker, TooLongError
+from eval.speakers import NoLogProbsError, Speaker
+from eval.speakers.local import LocalSpeaker, TooLongError
 
 #: Tokens of a written answer at most: as many as the longest accepted form takes.
 TOKENS = 16
@@ -58,8 +60,6 @@ def score(
     """
     if settings.overlong == "truncate":
         raise RequestError("score.overlong=truncate: half a sentence is no choice; skip, or error")
-    from eval.speakers.local import LocalSpeaker  # which needs this package
-
     speaker = LocalSpeaker(lm, batch_tokens=settings.batch_tokens)
     wording = wording_for(pairs, settings)
     asked = both_orders(pairs, persona)
@@ -110,7 +110,6 @@ def spoken(
     speaker: Speaker,
     pairs: Pairs,
     settings: ScoreSettings,
-    identity: dict[str, Any],
     *,
     persona: str,
     report: Callable[[int, int], None] | None = None,
@@ -120,9 +119,15 @@ def spoken(
     It keeps its answers itself, and how long a sentence is for it is not known: 0 in the table.
 
     Raises:
-        RequestError: no wording for the benchmark's language, no such persona, no answer that can
-            be read, or a speaker without log-probabilities (`score.answer=generate` needs none).
+        RequestError: another scorer, which needs the weights; no wording for the benchmark's
+            language, no such persona, no answer that can be read, or a speaker without
+            log-probabilities (`score.answer=generate` needs none).
     """
+    if settings.scorer != PROMPTED:
+        raise RequestError(
+            f"score.scorer={settings.scorer}: needs the weights, and {speaker.name} can only be "
+            f"asked; score.scorer={PROMPTED}"
+        )
     wording = wording_for(pairs, settings)
     asked = both_orders(pairs, persona)
     begun = time.monotonic()
@@ -130,14 +135,23 @@ def spoken(
         values, facts = answers(speaker, asked, wording, settings, report=report)
     except NoLogProbsError as error:
         raise RequestError(f"{error}; score.answer=generate has it write its answers") from error
-    if np.isnan(values).any(axis=1).all():
-        raise RequestError(f"{speaker.name}: no pair has an answer that can be read")
     identity = {
-        **identity,
+        "scorer": PROMPTED,
+        "scorer_version": SCORER_VERSION,
+        "alignment": settings.alignment,
+        "lowercase": settings.lowercase,
+        "model_fingerprint": speaker.fingerprint,
+        "tokenizer_fingerprint": "",
+        "bos_policy": "the server's own",
+        "dtype": "not known",
+        "device": "a server",
+        "versions": {},
         **said_of(wording, persona, settings),
         "turns": "the server's own" if speaker.chats else "none: plain text",
     }
     found = _scores(speaker, asked, values, settings, {**identity, **facts}, {}, None)
+    if not len(found.table):
+        raise RequestError(f"{speaker.name}: no pair has answers that can be read in both orders")
     found.meta["work"]["seconds"] = round(time.monotonic() - begun, 3)
     return found
 
@@ -168,10 +182,10 @@ def _scores(
         "benchmark_hash": benchmark_hash(table["pair_id"]),
         "model": speaker.name,
         "kind": "causal",
-        "rule": SCORERS["prompted"].says,
+        "rule": SCORERS[PROMPTED].says,
         "rows_used": len(table),
         "unusable": unusable,
-        "work": {"requests": len(asked) * 2},
+        "work": {"requests": len(asked) * (2 if settings.answer == "log_probs" else 1)},
     }
     found = with_source(Scores(table, meta), asked)
     found.meta["confounds"] = confounds(found)
@@ -190,6 +204,17 @@ def wording_for(pairs: Pairs, settings: ScoreSettings) -> Wording:
             f"benchmark {pairs.name} is in {', '.join(languages)}: prompts are in one language"
         )
     return load(str(languages[0]), settings.prompt)
+
+
+def check(pairs: Pairs, settings: ScoreSettings) -> None:
+    """Refuse what can't be asked, before any weight is read.
+
+    Raises:
+        RequestError: no wording for the benchmark's language, or no such persona.
+    """
+    wording = wording_for(pairs, settings)
+    for name in settings.personas:
+        wording.persona(name)
 
 
 def said_of(wording: Wording, persona: str, settings: ScoreSettings) -> dict[str, Any]:

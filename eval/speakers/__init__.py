@@ -9,8 +9,6 @@ from typing import Protocol
 
 import numpy as np
 
-from eval.errors import RequestError
-
 
 @dataclass(frozen=True)
 class Ask:
@@ -26,14 +24,6 @@ class Ask:
 
 class NoLogProbsError(Exception):
     """The speaker gives no log-probabilities; it can only be asked to write."""
-
-
-class TooLongError(RequestError):
-    """Prompts are longer than the model reads. `asks`: which ones, by number."""
-
-    def __init__(self, said: str, asks: np.ndarray):
-        super().__init__(said)
-        self.asks = asks
 
 
 class Speaker(Protocol):

@@ -22,12 +22,20 @@ from eval.scorers.model import LanguageModel
 from eval.scorers.plan import max_length
 from eval.scorers.work import Parts, Requests, ranks
 from eval.scorers.work import log_probs as computed
-from eval.speakers import Ask, TooLongError
+from eval.speakers import Ask
 
 #: How templates of models that think aloud open that thinking; we close it, to ask for the answer.
 THINKING = ("<think>", "\n\n</think>\n\n")
 
 MASK = "attention_mask"
+
+
+class TooLongError(RequestError):
+    """Prompts are longer than the model reads. `asks`: which ones, by number."""
+
+    def __init__(self, said: str, asks: np.ndarray):
+        super().__init__(said)
+        self.asks = asks
 
 
 class LocalSpeaker:
