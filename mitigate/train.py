@@ -130,6 +130,7 @@ def inputs(recipe: Recipe) -> tuple[dict[str, Pairs], corpora.Corpus]:
         RequestError: a file is missing or unreadable, or the corpus holds sentences of a
             benchmark, or its templates filled with its predicates.
     """
+    models.check_weights(recipe.model)
     if not recipe.benchmark:
         raise RequestError("no benchmark: benchmark=NAME")
     if not recipe.corpus:
