@@ -6,15 +6,20 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["WANDB_MODE"] = "offline"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Workers of pytest share the cores: threads of several torches would wait on one another, spinning.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import subprocess
 import sys
 from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 from filelock import FileLock
+
+from tests import commands
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT.parent / "shared" / "reference"
@@ -59,12 +64,23 @@ def tiny_causal(session_folder: Path) -> Path:
     return _once(session_folder / "tiny_causal", _build_causal)
 
 
+@pytest.fixture(scope="session")
+def forking() -> ForkServerContext:
+    """Where commands are forked from: see tests/commands.py."""
+    return commands.context()
+
+
 @pytest.fixture
-def run_mitigate(session_folder: Path, tmp_path: Path) -> Run:
+def run_mitigate(
+    session_folder: Path,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    forking: ForkServerContext,
+) -> Run:
     """`run_mitigate("score", "model=…")`: the real command; it works in `tmp_path`.
 
     `env` is set on top of this process's environment; `script=…/train.py` runs that file by
-    this Python instead of the console script.
+    this Python instead of what the console script runs.
     """
 
     def run(
@@ -73,20 +89,19 @@ def run_mitigate(session_folder: Path, tmp_path: Path) -> Run:
         env: dict[str, str] | None = None,
         script: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        command = (
-            [str(Path(sys.executable).with_name("mitigate"))]
-            if script is None
-            else [sys.executable, str(script)]
-        )
         fixed = {
             "MITIGATE_CACHE": str(session_folder / "cache"),
             "OMP_NUM_THREADS": "1",
             "COLUMNS": "120",
         }
+        where, environment = cwd or tmp_path, {**os.environ, **fixed, **(env or {})}
+        if script is None:
+            out = tmp_path_factory.mktemp("said")
+            return commands.run(forking, words, cwd=where, env=environment, out=out)
         return subprocess.run(
-            [*command, *words],
-            cwd=cwd or tmp_path,
-            env={**os.environ, **fixed, **(env or {})},
+            [sys.executable, str(script), *words],
+            cwd=where,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=300,

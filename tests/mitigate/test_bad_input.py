@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -301,6 +302,8 @@ def test_rows_without_a_measure_are_left_out_and_listed(folder: Path) -> None:
 
 # Through the console script and the file itself, in processes of their own.
 
+CONSOLE_SCRIPT = Path(sys.executable).with_name("mitigate")
+
 
 @pytest.mark.parametrize(
     ("words", "says"),
@@ -314,7 +317,7 @@ def test_the_console_script_ends_with_one_line_and_status_2(
     words: tuple[str, ...], says: str, folder: Path, run_mitigate: Run
 ) -> None:
     before = listing(folder)
-    done = run_mitigate(*words, cwd=folder)
+    done = run_mitigate(*words, cwd=folder, script=CONSOLE_SCRIPT)
     assert done.returncode == 2, done.stderr
     assert says in one_line(done.stdout, done.stderr)
     assert listing(folder) == before
@@ -324,7 +327,9 @@ def test_without_the_hub_it_fails_at_once_and_says_what_does_without(
     folder: Path, run_mitigate: Run
 ) -> None:
     away = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "nothing")}
-    done = run_mitigate("score", "model=bertje", *SCORE[2:], cwd=folder, env=away)
+    done = run_mitigate(
+        "score", "model=bertje", *SCORE[2:], cwd=folder, env=away, script=CONSOLE_SCRIPT
+    )
     assert done.returncode == 2, done.stderr
     line = one_line(done.stdout, done.stderr)
     assert line.startswith("GroNLP/bert-base-dutch-cased: HF_HUB_OFFLINE is set")
