@@ -81,6 +81,7 @@ def test_score_writes_a_file_a_persona_and_says_what_position_does(
         cli.dispatch(["prompted", str(files[0]), str(files[0])])
 
 
+@pytest.mark.long
 def test_the_main_job_compares_each_persona_and_its_report_shows_them(
     tiny_chat: Path, tmp_path: Path
 ) -> None:
