@@ -1,14 +1,12 @@
 """`mitigate score` of a model behind an API, against a server on this machine."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from eval import scores
-from mitigate import cli
+from tests.conftest import Run
 from tests.eval.api_server import KEY, refusing, serving
 
 
@@ -20,24 +18,6 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def run_mitigate(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., SimpleNamespace]:
-    """The command in this process, in `tmp_path`: nothing here is the launcher's doing."""
-
-    def run(*given: str, env: dict[str, str]) -> SimpleNamespace:
-        monkeypatch.chdir(tmp_path)
-        for name, value in {**env, "COLUMNS": "120"}.items():
-            monkeypatch.setenv(name, value)
-        capfd.readouterr()
-        status = cli.guarded(lambda: cli.dispatch(given))
-        said = capfd.readouterr()
-        return SimpleNamespace(returncode=status, stdout=said.out, stderr=said.err)
-
-    return run
-
-
 def words(url: str, pairs: Path, *more: str) -> list[str]:
     return [
         *("score", "model=openai_compatible", f"model.base_url={url}", "model.name=tiny"),
@@ -47,7 +27,7 @@ def words(url: str, pairs: Path, *more: str) -> list[str]:
 
 
 def test_both_orders_are_asked_and_the_key_is_in_no_file(
-    run_mitigate: Callable[..., SimpleNamespace], pairs: Path, tmp_path: Path
+    run_mitigate: Run, pairs: Path, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"
     env = {"OPENAI_API_KEY": KEY, "MITIGATE_CACHE": str(cache)}
@@ -79,7 +59,7 @@ def test_both_orders_are_asked_and_the_key_is_in_no_file(
 
 
 def test_what_is_wrong_is_one_line_before_anything_is_asked(
-    run_mitigate: Callable[..., SimpleNamespace], pairs: Path, tmp_path: Path
+    run_mitigate: Run, pairs: Path, tmp_path: Path
 ) -> None:
     env = {"OPENAI_API_KEY": KEY, "MITIGATE_CACHE": str(tmp_path / "cache")}
     with serving() as server:
@@ -103,7 +83,7 @@ def test_what_is_wrong_is_one_line_before_anything_is_asked(
 
 
 def test_a_refused_key_and_a_ceiling_reached_end_with_their_status(
-    run_mitigate: Callable[..., SimpleNamespace], pairs: Path, tmp_path: Path
+    run_mitigate: Run, pairs: Path, tmp_path: Path
 ) -> None:
     env = {"OPENAI_API_KEY": KEY, "MITIGATE_CACHE": str(tmp_path / "cache")}
     with refusing(401, json.dumps({"error": {"message": f"{KEY} is no key"}})) as server:
@@ -126,7 +106,7 @@ def test_a_refused_key_and_a_ceiling_reached_end_with_their_status(
         assert server.count == 40
 
 
-def test_training_needs_the_weights(run_mitigate: Callable[..., SimpleNamespace]) -> None:
+def test_training_needs_the_weights(run_mitigate: Run) -> None:
     done = run_mitigate(
         *(
             "train",
@@ -135,7 +115,6 @@ def test_training_needs_the_weights(run_mitigate: Callable[..., SimpleNamespace]
             "model.base_url=http://127.0.0.1:9/v1",
         ),
         "model.name=tiny",
-        env={},
     )
     assert done.returncode == 2
     assert "mitigate: tiny: this needs the weights" in done.stderr
