@@ -69,7 +69,7 @@ def guarded(work: Callable[[], Any], *, quiet: bool = False) -> int:
         status = result if isinstance(result, int) else 0
     except REQUEST_ERRORS as error:
         line, status = f"mitigate: {error}", 2
-    except corpora.errors.Stopped as stopped:
+    except (corpora.errors.Stopped, eval.errors.Stopped) as stopped:
         line, status = f"mitigate: {stopped}", 1
     except KeyboardInterrupt as stopped:  # SIGTERM says what it saved
         line, status = f"mitigate: {str(stopped) or 'interrupted'}; {_go_on()}", 1
@@ -169,7 +169,7 @@ def score(words: Sequence[str]) -> int:
     if "benchmark" not in chosen:
         names = ", ".join(settings.available("benchmark"))
         raise eval.errors.RequestError(f"score: which benchmark? benchmark=NAME ({names})")
-    if not chosen & {"model", "model.path", "model.hub", "recipe"}:
+    if not chosen & {"model", "model.path", "model.hub", "model.base_url", "recipe"}:
         raise eval.errors.RequestError("score: which model? model=NAME or model.path=DIR")
     recipe = settings.from_words(words, recipe=None)
     if len(recipe.benchmark) != 1:
@@ -183,25 +183,61 @@ def score(words: Sequence[str]) -> int:
     # Only now: what is wrong so far is answered before torch is imported.
     import accelerate
 
-    from eval import scorers, scores
+    from eval import scorers
     from eval.rules import PROMPTED
     from eval.scorers import prompted as prompted_choice
     from mitigate import models
-    from mitigate.console import progress, rank, scores_folder
+    from mitigate.console import scores_folder
 
     asked = recipe.score.scorer == PROMPTED
     if asked:
         prompted_choice.check(pairs, recipe.score)
+    if recipe.model.base_url is not None:
+        from mitigate import speaking
+
+        speaker = speaking.remote(recipe.model, reuse=recipe.score.reuse)
+
+        def ask(persona: str | None, report: Callable[[int, int], None]) -> Any:
+            whom = str(persona or recipe.score.personas[0])
+            found = prompted_choice.spoken(
+                speaker, pairs, recipe.score, persona=whom, report=report
+            )
+            found.meta["work"] |= speaker.facts
+            return found
+
+        _score_each(recipe, name, path, ask)
+        return 0
     models.prepare(recipe.model)
     state = accelerate.PartialState(cpu=recipe.launch.cpu)
     lm = models.load(recipe.model)
+
+    def compute(persona: str | None, report: Callable[[int, int], None]) -> Any:
+        return scorers.score(
+            lm, pairs, recipe.score, persona=persona, store=scores_folder(), report=report
+        )
+
+    _score_each(recipe, name, path, compute)
+    state.wait_for_everyone()
+    return 0
+
+
+def _score_each(
+    recipe: Any,
+    name: str,
+    path: Path,
+    scored: Callable[[str | None, Callable[[int, int], None]], Any],
+) -> None:
+    """Score once, or as each persona, into a file each; print what was found."""
+    from eval import scores
+    from eval.rules import PROMPTED
+    from mitigate.console import progress, rank
+
+    asked = recipe.score.scorer == PROMPTED
     personas: Sequence[str | None] = recipe.score.personas if asked else [None]
     tables = {}
     for persona in personas:
         with progress("scoring") as report:
-            found = scorers.score(
-                lm, pairs, recipe.score, persona=persona, store=scores_folder(), report=report
-            )
+            found = scored(persona, report)
         if rank() == 0:
             where = path.with_stem(f"{path.stem}-{persona}") if len(personas) > 1 else path
             scores.write(found, where)
@@ -214,8 +250,6 @@ def score(words: Sequence[str]) -> int:
         from mitigate import asking
 
         asking.show(tables, recipe.inference)
-    state.wait_for_everyone()
-    return 0
 
 
 def _complete(recipe: Any, prompts: Any, path: Path) -> int:
@@ -260,7 +294,15 @@ def _said_of(meta: dict[str, Any]) -> Iterator[str]:
             f"(on {noise['pairs']} pairs scored in float32 too); the sign of "
             f"{noise['sign_could_flip']} pairs could be the other"
         )
-    if work.get("reused"):
+    if "calls" in work:
+        cost = "" if work["cost"] is None else f", {work['cost']:.4g} at the prices stated"
+        yield (
+            f"{work['answers']:,} answers, {work['calls']:,} asked for now: "
+            f"{work['prompt_tokens']:,} tokens of prompts and {work['answer_tokens']:,} of "
+            f"answers{cost}; {work['bounded']:,} options at the bound of the likeliest tokens "
+            f"listed, {work['unlisted']:,} prompts without any, {work['filtered']:,} filtered"
+        )
+    elif work.get("reused"):
         yield "Found finished scores of the same weights and pairs (score.reuse=false: anew)"
     else:
         found = f" ({work['found']:,} were done already)" if work["found"] else ""

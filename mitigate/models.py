@@ -186,8 +186,22 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return digest.hexdigest()
 
 
+def check_weights(settings: ModelSettings) -> None:
+    """Refuse a model that can only be asked.
+
+    Raises:
+        RequestError: it is behind an API.
+    """
+    if settings.base_url is not None:
+        raise ModelError(
+            f"{settings.name}: this needs the weights, and a model behind an API is only asked: "
+            "mitigate score with score.scorer=prompted; model=NAME or model.path=DIR has weights"
+        )
+
+
 def _source(settings: ModelSettings) -> str:
     """Where the weights are: a folder here, or a hub id."""
+    check_weights(settings)
     if settings.path:
         return _folder(Path(settings.path), "model.path")
     if settings.sample:

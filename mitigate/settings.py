@@ -58,6 +58,18 @@ class ModelSettings:
     lora_targets: list[str] = field(default_factory=list)  # the architecture's attention inputs
     sample: str | None = None  # built here from the embedded world of de or nl; de_nl: of both
     gguf_package: str | None = None  # an installed package that carries the weights as GGUF
+    # Behind an API of OpenAI's kind (docs/remote.md), where `name` is what the server calls it:
+    base_url: str | None = None  # its address, up to /v1
+    key_env: str | None = "OPENAI_API_KEY"  # the environment variable with the key; null: none
+    chats: bool = True  # false: it knows no turns and is asked in plain text
+    concurrency: int = 8  # requests at once
+    timeout: float = 60.0  # seconds, for a whole answer
+    top_logprobs: int | None = None  # likeliest tokens asked for; None: the API's most
+    temperature: float | None = None  # of drawn answers; None: the server's own
+    price_in: float | None = None  # of a million tokens of prompts, in any currency
+    price_out: float | None = None  # of a million tokens of answers
+    ceiling: float | None = None  # what all answers of a command may cost; None: no ceiling
+    token_counter: str | None = None  # a tokenizer (folder or hub id) for estimates
     size: str = ""
     languages: list[str] = field(default_factory=list)
     licence: str = ""
@@ -301,6 +313,7 @@ RENAMED = {
     "no_cuda": "model.device=cpu",
     "group_by_length": "nothing: batches are made by the method",
     "tokenizer": "model.path",
+    "api_key": "nothing: a key comes from the environment alone (model.key_env names the variable)",
 }
 
 
@@ -318,6 +331,8 @@ def from_words(words: Sequence[str], *, recipe: str | None) -> Recipe:
     if "model" not in choices and any(key in ("model.path", "model.hub") for key, _ in values):
         # The facts of the recipe's own model are not those of the one that is given.
         choices["model"] = "custom"
+    if "model" not in choices and any(key == "model.base_url" for key, _ in values):
+        choices["model"] = "openai_compatible"
     composed = _compose(choices)
     for group in NAMED_GROUPS:
         # A recipe's values for a corpus that the user has replaced name nothing any more.
@@ -590,6 +605,12 @@ def _typed(composed: DictConfig) -> Recipe:
 
 def _check_ranges(recipe: Recipe) -> None:
     method = recipe.method
+    weights = recipe.model.hub or recipe.model.path or recipe.model.sample
+    if recipe.model.base_url is not None and weights:
+        raise RequestError(
+            f"model.base_url: {recipe.model.name} has weights ({weights}); "
+            "model=openai_compatible is asked behind an API"
+        )
     positive = {
         "method.lr": method.lr,
         "method.batch": method.batch,

@@ -137,6 +137,7 @@ def inputs(recipe: Recipe) -> tuple[dict[str, Pairs], dict[str, Prompts], corpor
         RequestError: a file is missing or unreadable, no benchmark is of pairs, or the corpus
             holds sentences of one, or its templates filled with its predicates.
     """
+    models.check_weights(recipe.model)
     if not recipe.benchmark:
         raise RequestError("no benchmark: benchmark=NAME")
     if not recipe.corpus:

@@ -26,12 +26,13 @@ from eval.confounds import confounds
 from eval.errors import RequestError
 from eval.pairs import Pairs, benchmark_hash
 from eval.rules import PROMPTED, SCORERS, ScoreSettings
+from eval.scorers import SCORER_VERSION
 from eval.scorers.model import LanguageModel
 from eval.scorers.store import ScoreStore, again, keep, key_of, with_source
 from eval.scorers.wordings import Wording, load
 from eval.scorers.work import NotFiniteError, ScoringError, told
 from eval.scores import FIRST, ORDER, PAIR_OF, SECOND, Scores
-from eval.speakers import Speaker
+from eval.speakers import NoLogProbsError, Speaker
 from eval.speakers.local import LocalSpeaker, TooLongError
 
 #: Tokens of a written answer at most: as many as the longest accepted form takes.
@@ -93,33 +94,101 @@ def score(
     except NotFiniteError as error:
         raise ScoringError(f"{lm.name} gave {error.value} for a prompt of {pairs.name}") from error
 
+    work = {"seconds": round(time.monotonic() - begun, 3), **asdict(speaker.effort)}
+
+    def lengths(sentences: list[str]) -> list[int]:
+        return [len(ids) for ids in lm.tokenizer(sentences, add_special_tokens=False)["input_ids"]]
+
+    found = _scores(speaker, asked, values, settings, {**identity, **facts}, unusable, lengths)
+    found.meta["work"] |= work
+    if kept is not None and parts is not None:
+        keep(kept, key, found, parts)
+    return found
+
+
+def spoken(
+    speaker: Speaker,
+    pairs: Pairs,
+    settings: ScoreSettings,
+    *,
+    persona: str,
+    report: Callable[[int, int], None] | None = None,
+) -> Scores:
+    """Ask a speaker whose weights aren't here, as `score` asks a model.
+
+    It keeps its answers itself, and how long a sentence is for it is not known: 0 in the table.
+
+    Raises:
+        RequestError: another scorer, which needs the weights; no wording for the benchmark's
+            language, no such persona, no answer that can be read, or a speaker without
+            log-probabilities (`score.answer=generate` needs none).
+    """
+    if settings.scorer != PROMPTED:
+        raise RequestError(
+            f"score.scorer={settings.scorer}: needs the weights, and {speaker.name} can only be "
+            f"asked; score.scorer={PROMPTED}"
+        )
+    wording = wording_for(pairs, settings)
+    asked = both_orders(pairs, persona)
+    begun = time.monotonic()
+    try:
+        values, facts = answers(speaker, asked, wording, settings, report=report)
+    except NoLogProbsError as error:
+        raise RequestError(f"{error}; score.answer=generate has it write its answers") from error
+    identity = {
+        "scorer": PROMPTED,
+        "scorer_version": SCORER_VERSION,
+        "alignment": settings.alignment,
+        "lowercase": settings.lowercase,
+        "model_fingerprint": speaker.fingerprint,
+        "tokenizer_fingerprint": "",
+        "bos_policy": "the server's own",
+        "dtype": "not known",
+        "device": "a server",
+        "versions": {},
+        **said_of(wording, persona, settings),
+        "turns": "the server's own" if speaker.chats else "none: plain text",
+    }
+    found = _scores(speaker, asked, values, settings, {**identity, **facts}, {}, None)
+    if not len(found.table):
+        raise RequestError(f"{speaker.name}: no pair has answers that can be read in both orders")
+    found.meta["work"]["seconds"] = round(time.monotonic() - begun, 3)
+    return found
+
+
+def _scores(
+    speaker: Speaker,
+    asked: Pairs,
+    values: np.ndarray,
+    settings: ScoreSettings,
+    facts: dict[str, Any],
+    unusable: dict[str, int],
+    lengths: Callable[[list[str]], list[int]] | None,
+) -> Scores:
+    """The Score table of what was answered, without pairs that lack an answer in either order.
+
+    `lengths`: the tokens of sentences; None where they aren't known.
+    """
     unreadable = np.isnan(values).any(axis=1)
     if unreadable.any():
         lost = asked.table[PAIR_OF].isin(asked.table[PAIR_OF][unreadable])
         unusable["no answer that can be read, in either order"] = int(lost.sum())
         asked = replace(asked, table=asked.table[~lost].reset_index(drop=True))
         values = values[~lost.to_numpy()]
-    table = _table(lm, asked, values, settings)
+    table = _table(lengths, asked, values, settings)
     meta = {
-        **identity,
         **facts,
-        "benchmark": pairs.name,
+        "benchmark": asked.name,
         "benchmark_hash": benchmark_hash(table["pair_id"]),
-        "model": lm.name,
-        "kind": lm.kind,
+        "model": speaker.name,
+        "kind": "causal",
         "rule": SCORERS[PROMPTED].says,
         "rows_used": len(table),
         "unusable": unusable,
-        "work": {
-            "requests": len(asked) * (2 if settings.answer == "log_probs" else 1),
-            "seconds": round(time.monotonic() - begun, 3),
-            **asdict(speaker.effort),
-        },
+        "work": {"requests": len(asked) * (2 if settings.answer == "log_probs" else 1)},
     }
     found = with_source(Scores(table, meta), asked)
     found.meta["confounds"] = confounds(found)
-    if kept is not None and parts is not None:
-        keep(kept, key, found, parts)
     return found
 
 
@@ -216,7 +285,7 @@ def answers(
     ]
     if settings.answer == "log_probs":
         by_place = speaker.log_probs(asks, wording.options, report=report)
-        facts: dict[str, Any] = {"option_mass": float(np.exp(by_place).sum(axis=1).mean())}
+        facts: dict[str, Any] = {"option_mass": float(np.nanmean(np.exp(by_place).sum(axis=1)))}
     else:
         said = [of[0] for of in speaker.write(asks, tokens=TOKENS, report=report)]
         chosen = [wording.read(answer) for answer in said]
@@ -235,7 +304,10 @@ def answers(
 
 
 def _table(
-    lm: LanguageModel, asked: Pairs, values: np.ndarray, settings: ScoreSettings
+    lengths: Callable[[list[str]], list[int]] | None,
+    asked: Pairs,
+    values: np.ndarray,
+    settings: ScoreSettings,
 ) -> pd.DataFrame:
     table = asked.table.copy()
     table["score_more"], table["score_less"] = values[:, 0], values[:, 1]
@@ -243,8 +315,8 @@ def _table(
     # A written one has no likelihood, hence no such odds.
     table["shared_tokens"] = 1 if settings.answer == "log_probs" else 0
     for column in ("more", "less"):
-        encoded = lm.tokenizer(table[f"sent_{column}"].tolist(), add_special_tokens=False)
-        table[f"length_{column}"] = [len(ids) for ids in encoded["input_ids"]]
+        sentences = table[f"sent_{column}"].tolist()
+        table[f"length_{column}"] = lengths(sentences) if lengths else 0
     return table
 
 
