@@ -159,7 +159,9 @@ def _keep(kept: ScoreStore, key: str, found: Scores, parts: Any) -> None:
 
 def _identity(lm: LanguageModel, scorer: str, settings: ScoreSettings) -> dict[str, Any]:
     """Everything that decides a score but the pairs."""
+    changed = {"decoding": lm.decoding} if lm.decoding else {}
     return {
+        **changed,
         "scorer": scorer,
         "scorer_version": SCORER_VERSION,
         "alignment": settings.alignment,
