@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import accelerate
 import torch
 from datasets import Dataset
 from torch.nn import functional
