@@ -32,6 +32,7 @@ from eval.rules import SCORERS, ScoreSettings
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 COUNTERFACTUALS = Path(__file__).resolve().parent / "methods" / "counterfactuals"
+PREFIXES = Path(__file__).resolve().parent / "methods" / "self_debias.yaml"
 GROUPS = ("recipe", "model", "corpus", "benchmark", "method", "launch")
 #: Groups of which several may be chosen at once; their settings stand under their names.
 NAMED_GROUPS = ("corpus", "benchmark")
@@ -695,6 +696,13 @@ def _check_decoding(recipe: Recipe) -> None:
         )
     if not all(prefix.strip() for prefix in given.prefixes):
         raise RequestError("method.self_debias.prefixes: one of them is empty")
+    there = list(yaml.safe_load(PREFIXES.read_text("utf-8")))
+    for name, some in ({} if given.prefixes else recipe.corpus).items():
+        if some.language not in there:
+            raise RequestError(
+                f"corpus.{name}.language={some.language}: Self-Debias has prefixes in "
+                f"{', '.join(there)}; others go into method.self_debias.prefixes=[…]"
+            )
     why = "the weights are the model's own, and Self-Debias works through this package alone"
     if recipe.result.merge:
         raise RequestError(f"result.merge=true: there is nothing to merge: {why}")

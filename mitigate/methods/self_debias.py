@@ -32,9 +32,10 @@ from eval.errors import RequestError
 from eval.rules import Kind
 from eval.scorers import encode_all, max_length
 from eval.scorers.causal import bos_policy
+from eval.scorers.head import TOLERANCE
 from eval.scorers.model import LanguageModel
 from mitigate.methods import Context, Trained
-from mitigate.settings import MethodSettings, SelfDebiasSettings
+from mitigate.settings import PREFIXES, MethodSettings, SelfDebiasSettings
 
 #: The rule, in a result's folder.
 FILE = "self_debias.json"
@@ -123,8 +124,7 @@ def train(context: Context) -> Trained:
 @functools.cache
 def known_prefixes() -> dict[str, list[str]]:
     """Our own prefixes, by language."""
-    text = Path(__file__).with_name("self_debias.yaml").read_text("utf-8")
-    return cast(dict[str, list[str]], yaml.safe_load(text))
+    return cast(dict[str, list[str]], yaml.safe_load(PREFIXES.read_text("utf-8")))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -361,9 +361,10 @@ def _tried(lm: LanguageModel, rule: SelfDebias, texts: list[str]) -> float:
         plain, without, with_ = (
             each.model(**each.inputs(ids)).logits.float() for each in (lm, off, on)
         )
-        if not torch.equal(plain, without):
+        apart = float((without - plain).abs().max())
+        if not apart <= TOLERANCE[lm.dtype] * max(1.0, float(plain.abs().max())):
             raise RuntimeError(f"{lm.name}: with strength 0, Self-Debias is not the model itself")
-        largest = max(largest, float((with_ - plain).abs().max()))
+        largest = max(largest, float((with_ - without).abs().max()))
     if not largest > 0:
         raise RuntimeError(f"{lm.name}: Self-Debias changes nothing, whatever its prefixes say")
     return largest

@@ -228,6 +228,7 @@ def test_refuses(lm: LanguageModel) -> None:
         ("method.self_debias.strength=0", "more than 0"),
         ("method.self_debias.floor=1", "less than 1"),
         ("method.self_debias.prefixes=['']", "empty"),
+        ("corpus.language=fr", "has prefixes in de, nl, en"),
     ],
 )
 def test_refuses_what_needs_weights(word: str, said: str) -> None:
