@@ -39,7 +39,7 @@ class Scores:
     `table`: the Pair table's columns and SCORE_COLUMNS; scores are natural-log likelihoods
     summed over the shared tokens. `meta`: scorer, scorer_version, benchmark, benchmark_hash,
     model, model_fingerprint, tokenizer_fingerprint, kind, bos_policy, dtype, alignment,
-    lowercase, rows_used, rows_left_out, versions.
+    lowercase, rows_used, rows_left_out, versions; decoding, where a rule changes the logits.
     """
 
     table: pd.DataFrame

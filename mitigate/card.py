@@ -7,6 +7,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from eval import benchmarks, gate
 from eval.inference import Comparison
+from mitigate.methods.self_debias import SelfDebias
 from mitigate.reporting import benchmark_of
 from mitigate.run import Run
 from mitigate.settings import Recipe
@@ -48,6 +49,8 @@ def card(
     """The card of one folder: what it is made from, what changed, how to load it, its limits."""
     adapter = (folder / "adapter_config.json").is_file()
     metadata = _metadata(run, recipe, comparisons, adapter=adapter)
+    if SelfDebias.read(folder) is not None:
+        metadata.library_name = None  # nothing on the hub loads it
     text = f"---\n{metadata.to_yaml(line_break=chr(10))}\n---\n\n" + "\n".join(
         _body(run, recipe, comparisons, retention, folder, adapter=adapter)
     )
@@ -120,6 +123,10 @@ def _body(
     if not adapter and recipe.method.weights == "lora":
         what = "An adapter merged into"
     steps = f", {training['steps']} steps" if "steps" in training else ""
+    done = f"after {recipe.method.name} on {', '.join(recipe.corpus)}{steps}; seed {recipe.seed}"
+    rule = SelfDebias.read(folder)
+    if rule is not None:
+        what, done = "A rule of decoding for", f"({recipe.method.name}; nothing is trained)"
     # What goes to the hub says nothing of the folders of the machine that it was made on.
     public = recipe.hub.push is not None
     source = "a model of one's own" if public and recipe.model.path else base["source"]
@@ -127,9 +134,8 @@ def _body(
     return [
         f"# {_title(run, recipe)}",
         "",
-        f"{what} {base['name']} ({source}, licence {base['licence'] or 'unknown'}) after "
-        f"{recipe.method.name} on {', '.join(recipe.corpus)}{steps}; seed {recipe.seed}. Made by "
-        f"`{made}`.",
+        f"{what} {base['name']} ({source}, licence {base['licence'] or 'unknown'}) {done}. Made "
+        f"by `{made}`.",
         *(["", f"**{degraded}**"] if degraded else []),
         "",
         "## Loading it",
@@ -137,6 +143,7 @@ def _body(
         "```python",
         *loading(recipe, base["kind"], folder, adapter=adapter),
         "```",
+        *([] if rule is None else _decoding(rule)),
         "",
         "## What changed",
         "",
@@ -161,7 +168,7 @@ def _body(
         "",
         "## Data",
         "",
-        *(f"- {_corpus(name, some)}" for name, some in recipe.corpus.items()),
+        *(f"- {_corpus(name, some, rule is None)}" for name, some in recipe.corpus.items()),
         *(f"- {_benchmark(name, some)}" for name, some in recipe.benchmark.items()),
         "",
         "No text of a corpus is part of this folder, though a model may repeat what it was trained "
@@ -181,11 +188,17 @@ def _body(
 
 
 def loading(recipe: Recipe, kind: str, folder: Path, *, adapter: bool) -> list[str]:
-    """Three lines of transformers, and peft for an adapter, that load the result."""
+    """Three lines of transformers, peft for an adapter, or this package, that load the result."""
     auto = CLASSES[kind]
     # The hub has one of the two folders: the merged one where there is one.
     public = recipe.hub.push and (not adapter or not (folder.parent / "model").is_dir())
     where = recipe.hub.push if public else str(folder)
+    if SelfDebias.read(folder) is not None:
+        return [
+            "from mitigate import models",
+            "from mitigate.settings import ModelSettings",
+            f'lm = models.load(ModelSettings(path="{where}"))',
+        ]
     if not adapter:
         return [
             f"from transformers import {auto}, AutoTokenizer",
@@ -207,8 +220,20 @@ def _base(folder: Path) -> str:
     return str(PeftConfig.from_pretrained(str(folder)).base_model_name_or_path)
 
 
-def _corpus(name: str, some: Any) -> str:
-    said = [f"trained on {name}"]
+def _decoding(rule: SelfDebias) -> list[str]:
+    """What is and what isn't in the folder, where it holds no weights."""
+    return [
+        "",
+        f"{rule}. This folder holds no weights: whoever loads the model without this package has "
+        "it as it was. `lm.model` takes whole sentences and gives their logits; `mitigate score "
+        "model.path=…` takes the folder. The prefixes:",
+        "",
+        *(f"- {prefix}" for prefix in rule.prefixes),
+    ]
+
+
+def _corpus(name: str, some: Any, trained: bool) -> str:
+    said = [f"trained on {name}" if trained else f"held-out text and language: {name}"]
     said[0] += f" ({some.language})" if some.language else ""
     said += [f"licence {some.licence or 'unknown'}"]
     said += [some.paper] if some.paper else []

@@ -3,9 +3,10 @@
 import json
 import shutil
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from eval.errors import RequestError
+from eval.files import replacing
 
 #: Weights as the trainer leaves them: whole, in parts, an adapter, or sharded (FSDP, DeepSpeed).
 WEIGHTS = (
@@ -47,6 +48,25 @@ def whole(checkpoint: Path) -> bool:
         and all((path / ".metadata").is_file() for path in checkpoint.glob("*_fsdp*"))
         and _parts_there(checkpoint)
     )
+
+
+def find_best(checkpoint: Path) -> None:
+    """Write where the best checkpoint is now into the state that training goes on from.
+
+    The trainer keeps its path as it was given at the time. From another working directory, or in
+    a run's folder that was moved, nothing is there any more, and it would go on without a best.
+    """
+    path = checkpoint / "trainer_state.json"
+    state = json.loads(path.read_text("utf-8"))
+    best = state.get("best_model_checkpoint")
+    if not best:
+        return
+    here = checkpoint.parent / PurePath(best).name
+    if str(here) != best and here.is_dir():
+        with replacing(path) as temporary:
+            temporary.write_text(
+                json.dumps({**state, "best_model_checkpoint": str(here)}, indent=2), "utf-8"
+            )
 
 
 def check_processes(folder: Path, processes: int) -> None:

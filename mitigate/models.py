@@ -43,6 +43,7 @@ from eval.rules import Kind
 from eval.scorers import max_length
 from eval.scorers.model import LanguageModel
 from mitigate.console import cache_folder, once_per_machine, rank
+from mitigate.methods.self_debias import FILE, SelfDebias
 from mitigate.settings import ModelSettings, available, nearest
 
 #: BERT and its kin, causal only as decoders: else each token sees what it should predict.
@@ -91,6 +92,9 @@ def load(settings: ModelSettings) -> LanguageModel:
             f"model.bits={settings.bits}: needs bitsandbytes (pip install bitsandbytes)"
         )
     source = _source(settings)
+    rule = SelfDebias.read(Path(source))
+    if rule is not None:  # around weights that lie elsewhere
+        source, settings = rule.base, _of_base(rule, settings)
     adapter = _adapter_folder(settings.adapter) if settings.adapter else None
     if (Path(source) / "adapter_config.json").is_file() and not adapter:
         adapter, source = source, _base_of_adapter(Path(source))
@@ -108,7 +112,7 @@ def load(settings: ModelSettings) -> LanguageModel:
     if settings.device_map is None and settings.bits is None:
         torch.nn.Module.to(model, device)
     model.eval()
-    return LanguageModel(
+    loaded = LanguageModel(
         name=settings.name if settings.name not in UNNAMED else Path(source).name,
         kind=kind,
         model=model,
@@ -117,6 +121,7 @@ def load(settings: ModelSettings) -> LanguageModel:
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
         language_id=language_id,
     )
+    return loaded if rule is None else rule.around(loaded)
 
 
 def load_tokenizer(settings: ModelSettings) -> PreTrainedTokenizerBase:
@@ -126,6 +131,8 @@ def load_tokenizer(settings: ModelSettings) -> PreTrainedTokenizerBase:
         RequestError: the folder or hub id is not there, or has no tokenizer.
     """
     source = _source(settings)
+    if (rule := SelfDebias.read(Path(source))) is not None:
+        source, settings = rule.base, _of_base(rule, settings)
     if (Path(source) / "adapter_config.json").is_file():
         source = _base_of_adapter(Path(source))
     return _tokenizer(source, settings)
@@ -236,6 +243,20 @@ def _base_of_adapter(adapter: Path) -> str:
     if not base:
         raise ModelError(f"{adapter}: its adapter_config.json names no base model")
     return str(base)
+
+
+def _of_base(rule: SelfDebias, settings: ModelSettings) -> ModelSettings:
+    """How the weights are loaded that a rule is put around; what the user says goes first."""
+    if Path(rule.base).is_absolute() and not Path(rule.base).is_dir():
+        raise ModelError(
+            f"{settings.path}/{FILE}: its weights were in {rule.base}, where there is no folder "
+            "now; its `base` says where they are"
+        )
+    return dataclasses.replace(
+        settings,
+        revision=settings.revision or rule.revision,
+        kind=rule.kind if settings.kind == "auto" else settings.kind,
+    )
 
 
 def _hub_arguments(settings: ModelSettings) -> dict[str, Any]:
@@ -444,7 +465,8 @@ def save_folder(
     try:
         model.save_pretrained(staging, **({} if state is None else {"state_dict": state}))
         tokenizer.save_pretrained(staging)
-        if not any((staging / name).is_file() for name in ("config.json", "adapter_config.json")):
+        described = ("config.json", "adapter_config.json", FILE)
+        if not any((staging / name).is_file() for name in described):
             raise RuntimeError(f"{folder.name}: nothing was saved; only rank 0 may save")
         if folder.exists():
             shutil.rmtree(folder)

@@ -21,6 +21,7 @@ import pandas as pd
 from eval.errors import RequestError
 from eval.metrics import groups_of
 from eval.pairs import Pairs
+from mitigate.methods.splits import Cluster, translation_groups
 from mitigate.settings import SelectionSettings
 
 #: Where the part for choices is kept in a run's folder: its Score tables, and its levels.
@@ -39,7 +40,8 @@ class Parts:
 def divide(pairs: Mapping[str, Pairs], settings: SelectionSettings) -> Parts:
     """Divide every benchmark by stereotype, each group in proportion.
 
-    A stereotype is on one side with all its pairs, in every benchmark that names it. Within
+    A stereotype is on one side with all its pairs, in every benchmark that names it, and in every
+    language: translations are one (`splits.translation_groups`), since they leak. Within
     stereotypes of the same groups the order is that of a hash of seed and name, and of the whole
     row every 1/share-th is taken (systematic sampling; Cochran 1977, ch. 8): the share is met to
     one stereotype, and in each stratum too.
@@ -49,11 +51,12 @@ def divide(pairs: Mapping[str, Pairs], settings: SelectionSettings) -> Parts:
     """
     if not settings.share:
         return Parts(None, dict(pairs), {})
-    chosen = _chosen(pairs, settings)
+    called = _called(pairs)
+    chosen = _chosen(pairs, called, settings)
     sides: dict[str, dict[str, Pairs]] = {"choose": {}, "claim": {}}
     facts: dict[str, Any] = {"share": settings.share, "seed": settings.seed, "benchmarks": {}}
     for name, some in pairs.items():
-        of_choice = some.table["stereotype_id"].isin(chosen)
+        of_choice = _names(name, some, called).isin(chosen)
         counted: dict[str, Any] = {}
         for side, rows in (("choose", of_choice), ("claim", ~of_choice)):
             table = some.table[rows].reset_index(drop=True)
@@ -75,12 +78,35 @@ def divide(pairs: Mapping[str, Pairs], settings: SelectionSettings) -> Parts:
     return Parts(sides["choose"], sides["claim"], facts)
 
 
-def _chosen(pairs: Mapping[str, Pairs], settings: SelectionSettings) -> set[str]:
+def _called(pairs: Mapping[str, Pairs]) -> dict[Cluster, str]:
+    """One name for the clusters that say the same: their first id, in alphabetical order.
+
+    So a stereotype has the name that it would have alone, whatever it is evaluated beside.
+    """
+    group_of = translation_groups(pairs)
+    first: dict[str, str] = {}
+    for (_, name), group in group_of.items():
+        first[group] = min(first.get(group, name), name)
+    return {cluster: first[group] for cluster, group in group_of.items()}
+
+
+def _names(benchmark: str, pairs: Pairs, called: Mapping[Cluster, str]) -> pd.Series:
+    """The name of each pair's stereotype."""
+    return pairs.table["stereotype_id"].map(lambda name: called[benchmark, str(name)])
+
+
+def _chosen(
+    pairs: Mapping[str, Pairs], called: Mapping[Cluster, str], settings: SelectionSettings
+) -> set[str]:
     """The stereotypes to choose by."""
     everything = pd.concat(
-        [some.table[["stereotype_id", "group"]] for some in pairs.values()], ignore_index=True
+        [
+            pd.DataFrame({"stereotype": _names(name, some, called), "group": some.table["group"]})
+            for name, some in pairs.items()
+        ],
+        ignore_index=True,
     )
-    strata = everything.groupby("stereotype_id")["group"].agg(lambda of: "|".join(sorted(set(of))))
+    strata = everything.groupby("stereotype")["group"].agg(lambda of: "|".join(sorted(set(of))))
 
     def rank(name: str) -> int:
         text = f"selection {settings.seed}\x1f{name}".encode()

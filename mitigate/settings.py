@@ -8,6 +8,7 @@ by type, before a weight is read, a tracker starts or a folder is made.
 import dataclasses
 import difflib
 import functools
+import math
 import re
 import typing
 from collections.abc import Iterable, Sequence
@@ -33,6 +34,7 @@ from eval.rules import SCORERS, ScoreSettings
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 COUNTERFACTUALS = Path(__file__).resolve().parent / "methods" / "counterfactuals"
+PREFIXES = Path(__file__).resolve().parent / "methods" / "self_debias.yaml"
 GROUPS = ("recipe", "model", "corpus", "benchmark", "method", "launch")
 #: Groups of which several may be chosen at once; their settings stand under their names.
 NAMED_GROUPS = ("corpus", "benchmark")
@@ -131,6 +133,15 @@ class DropoutSettings:
 
 
 @dataclass
+class SelfDebiasSettings:
+    """A rule of decoding, nothing trained (mitigate/methods/self_debias.py)."""
+
+    strength: float = 50.0  # λ (Schick et al. 2021): how much less of what a prefix makes likelier
+    floor: float = 0.01  # ε: no token's probability is scaled below this share; 0: no bound
+    prefixes: list[str] = field(default_factory=list)  # empty: ours, in the corpus's language
+
+
+@dataclass
 class MethodSettings:
     """A mitigation. The defaults are the German paper's settings (2608.30884, §3.4)."""
 
@@ -162,6 +173,7 @@ class MethodSettings:
     projection: ProjectionSettings | None = None  # methods/projection.py alone
     dropout: DropoutSettings | None = None  # methods/dropout.py alone
     cda: CdaSettings | None = None  # methods/cda.py alone
+    self_debias: SelfDebiasSettings | None = None  # methods/self_debias.py alone
 
 
 @dataclass
@@ -659,6 +671,8 @@ def _check_ranges(recipe: Recipe) -> None:
     _check_methods(method)
     if method.module == "cda":
         _check_counterfactuals(recipe)
+    if method.module == "self_debias":
+        _check_decoding(recipe)
     if method.lora is not None and method.weights != "lora":
         raise RequestError(
             f"method.lora: this recipe trains method.weights={method.weights}; method=lora trains "
@@ -701,6 +715,40 @@ def _check_methods(method: MethodSettings) -> None:
                 raise RequestError(
                     f"method.dropout.{key}={getattr(dropout, key)}: must lie between 0 and 1"
                 )
+
+
+def _check_decoding(recipe: Recipe) -> None:
+    """What needs a result that is weights, where it is a rule of decoding around the old ones."""
+    given = recipe.method.self_debias or SelfDebiasSettings()
+    if not 0 < given.strength < math.inf:
+        raise RequestError(
+            f"method.self_debias.strength={given.strength:g}: must be more than 0, or nothing "
+            "changes"
+        )
+    if not 0 <= given.floor < 1:
+        raise RequestError(
+            f"method.self_debias.floor={given.floor:g}: 0 for no bound, or less than 1"
+        )
+    if not all(prefix.strip() for prefix in given.prefixes):
+        raise RequestError("method.self_debias.prefixes: one of them is empty")
+    there = list(yaml.safe_load(PREFIXES.read_text("utf-8")))
+    for name, some in ({} if given.prefixes else recipe.corpus).items():
+        if some.language not in there:
+            raise RequestError(
+                f"corpus.{name}.language={some.language}: Self-Debias has prefixes in "
+                f"{', '.join(there)}; others go into method.self_debias.prefixes=[…]"
+            )
+    why = "the weights are the model's own, and Self-Debias works through this package alone"
+    if recipe.result.merge:
+        raise RequestError(f"result.merge=true: there is nothing to merge: {why}")
+    if recipe.hub.push:
+        raise RequestError(f"hub.push={recipe.hub.push}: there is nothing to publish: {why}")
+    if recipe.retention.lm_eval:
+        raise RequestError(f"retention.lm_eval: the harness would read the model without it: {why}")
+    if recipe.curve.pairs:
+        raise RequestError(
+            f"curve.pairs={recipe.curve.pairs}: method={recipe.method.name} has no checkpoints"
+        )
 
 
 def _check_counterfactuals(recipe: Recipe) -> None:

@@ -31,6 +31,7 @@ from mitigate.console import messages, progress, rank, say, scores_folder, show_
 from mitigate.held_out import held_out_texts, measure_retention
 from mitigate.launching import check_strategy, check_world_size
 from mitigate.methods import Context, method, splits
+from mitigate.methods.self_debias import SelfDebias
 from mitigate.run import Run, check_folder, open_run
 from mitigate.settings import Recipe
 from mitigate.signals import Stopped, listening
@@ -243,7 +244,10 @@ def fine_tune(
 
 
 def load_result(recipe: Recipe, kept: Path) -> LanguageModel:
-    """The fine-tuned model, from its folder: an adapter on the recipe's model, or whole."""
+    """The fine-tuned model, from its folder: whole, or what goes on top of the recipe's model."""
+    rule = SelfDebias.read(kept)
+    if rule is not None:
+        return rule.around(models.load(recipe.model))
     given = dataclasses.replace(recipe.model)
     if recipe.method.weights == "lora":
         given.adapter = str(kept)

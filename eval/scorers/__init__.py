@@ -160,7 +160,9 @@ def score(
 
 def _identity(lm: LanguageModel, scorer: str, settings: ScoreSettings) -> dict[str, Any]:
     """Everything that decides a score but the pairs."""
+    changed = {"decoding": lm.decoding} if lm.decoding else {}
     return {
+        **changed,
         "scorer": scorer,
         "scorer_version": SCORER_VERSION,
         "alignment": settings.alignment,

@@ -16,9 +16,11 @@ class LanguageModel:
     kind: Kind
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    fingerprint: str  # of the weights, 16 hex digits
+    fingerprint: str  # of the weights, and of what changes their logits; 16 hex digits
     tokenizer_fingerprint: str
     language_id: int | None = None  # XLM's `langs`; None for every model without them
+    decoding: str = ""  # what changes the logits that the weights give, in words; empty: nothing
+    reserved: int = 0  # tokens that it puts in front of a sentence, at most
 
     @property
     def device(self) -> torch.device:

@@ -182,7 +182,7 @@ def encode_all(
 
 
 def max_length(lm: LanguageModel) -> int:
-    """Tokens, special ones included, that the model reads at most."""
+    """Tokens of a sentence, special ones included, that the model reads at most."""
     limits = [lm.tokenizer.model_max_length]
     config = lm.model.config.get_text_config()
     positions = getattr(config, "max_position_embeddings", None) or getattr(
@@ -195,7 +195,7 @@ def max_length(lm: LanguageModel) -> int:
             (config.pad_token_id or 0) + 1 if config.model_type == "camembert" else 0
         )
         limits.append(positions - offset)
-    return int(min(limits))
+    return int(min(limits)) - lm.reserved
 
 
 def _shared(encoded: Sentences, sentence: np.ndarray, end: np.ndarray, first: int) -> Uses:

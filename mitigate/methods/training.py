@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import accelerate
 import torch
 from datasets import Dataset
 from torch.nn import functional
@@ -23,7 +24,7 @@ from trl import SFTConfig, SFTTrainer
 
 from eval.errors import RequestError
 from eval.scorers.model import LanguageModel
-from mitigate.checkpoints import last_whole_checkpoint
+from mitigate.checkpoints import find_best, last_whole_checkpoint
 from mitigate.console import progress
 from mitigate.methods import Context
 from mitigate.methods.record import (
@@ -81,6 +82,8 @@ def run(context: Context, model: Any, trainer: Any) -> dict[str, Any]:
     checkpoint = last_whole_checkpoint(context.checkpoints)
     if checkpoint:
         context.say(f"going on from {checkpoint.name}")
+        with accelerate.PartialState().local_main_process_first():
+            find_best(checkpoint)
     with progress("training") as report:
         watch.report = report
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)

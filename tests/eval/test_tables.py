@@ -264,6 +264,19 @@ def test_a_warning_of_few_clusters_stands_below_the_table():
     assert "$^{a}$ only 5 stereotypes: p cannot go below 0.0625." in source
 
 
+def test_what_is_to_be_noted_stands_below_the_first_table():
+    one = compared(clusters=5)
+    noted = dataclasses.replace(one, notes=["5 % of it & more.", "Another."])
+    bias, measures, _ = tables.as_latex({"few": noted}).split(r"\end{table*}")[:3]
+    below = bias.split(r"\end{tabular}")[1].split(r"\par\smallskip ")
+    assert below[1].startswith("$^{a}$ only 5 stereotypes")
+    assert below[2].strip() == r"5 \% of it \& more. Another."
+    assert "Another" not in measures
+    assert r"\par\smallskip" not in tables.as_latex(
+        {"x": dataclasses.replace(compared(clusters=40), notes=[])}
+    )
+
+
 def compiled(body, tmp_path):
     """Compile on A4 in two columns; the log."""
     pdflatex = shutil.which("pdflatex")

@@ -1,5 +1,6 @@
 """Runs that survive: kill −9, SIGTERM, torn files, and folders that are not theirs."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -137,6 +138,37 @@ def test_how_a_run_ended_is_said_in_one_line(capsys: pytest.CaptureFixture[str])
         RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
     ):
         assert "out of memory; while scoring, score.batch_tokens" in ending(error)
+
+
+def test_the_best_checkpoint_is_found_where_the_folder_was_moved(
+    training: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given as a relative path in one working directory, and gone on with from another."""
+    from corpora.samples.world import load_world, planted_text
+
+    short = MethodSettings(
+        name="full", lr=1e-2, max_steps=2, batch=4, accumulation=1, eval_steps=2, save_steps=2,
+        keep="best", block=24,
+    )  # fmt: skip
+    valid = planted_text(load_world("de"), 70)[60:]
+    monkeypatch.chdir(tmp_path)
+    first = training(valid=valid, settings=short, checkpoints=Path("checkpoints"))
+    expected = {name: tensor.clone() for name, tensor in first.model.state_dict().items()}
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree("checkpoints", elsewhere / "moved")
+    shutil.rmtree("checkpoints")
+    path = elsewhere / "moved" / "checkpoint-2" / "trainer_state.json"
+    state = json.loads(path.read_text("utf-8"))
+    assert state["best_model_checkpoint"] == "checkpoints/checkpoint-2"
+    path.write_text(json.dumps({**state, "best_metric": 0.0}), "utf-8")  # none later is better
+
+    monkeypatch.chdir(elsewhere)
+    longer = dataclasses.replace(short, max_steps=4)
+    again = training(valid=valid, settings=longer, checkpoints=Path("moved"))
+    assert again.facts["steps"] == 4
+    assert again.facts["kept"] == "best"
+    for name, tensor in again.model.state_dict().items():
+        torch.testing.assert_close(tensor, expected[name], atol=0, rtol=0)
 
 
 @pytest.fixture

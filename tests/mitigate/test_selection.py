@@ -93,6 +93,28 @@ def test_a_stereotype_of_two_benchmarks_is_on_one_side() -> None:
     assert not choose & (ids(found.claim["one"]) | ids(found.claim["two"]))
 
 
+def test_translations_of_a_stereotype_are_on_one_side() -> None:
+    """Other ids, another language, other pairs: known by the English predicate that both name."""
+    one, two = made(name="one"), made(clusters=40, name="two")
+    english = {f"s{at}": f"are number {at}" for at in range(60)}
+    one.table["predicate"] = one.table["stereotype_id"].map(english)
+    two.table["predicate"] = two.table["stereotype_id"].map(english)
+    two.table["stereotype_id"] = "vertaald " + two.table["stereotype_id"]
+    found = selection.divide({"one": one, "two": two}, SelectionSettings(share=0.4))
+    assert found.choose is not None
+    choose, claim = (
+        {name: ids(side[name], "predicate") for name in side}
+        for side in (found.choose, found.claim)
+    )
+    assert len(choose["two"]) > 5
+    assert choose["two"] <= choose["one"]
+    assert not (choose["one"] | choose["two"]) & (claim["one"] | claim["two"])
+    # and the first benchmark is divided as it would be alone
+    alone = selection.divide({"one": made(name="one")}, SelectionSettings(share=0.4))
+    assert alone.choose is not None
+    assert ids(alone.choose["one"]) == ids(found.choose["one"])
+
+
 def test_nothing_is_set_aside_by_default() -> None:
     pairs = made()
     found = selection.divide({"made": pairs}, SelectionSettings())

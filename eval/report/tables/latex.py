@@ -16,8 +16,9 @@ def as_latex(comparisons: Mapping[str, Comparison], degraded: str = "") -> str:
     """Three tables a benchmark with units in the captions; they compile with booktabs alone.
 
     Bias with its tests; the other measures; and `bias/soft` with the papers' tests (independent
-    pairs), in the German paper's layout, under that name. `degraded`: the sentence of a run that
-    failed the gate of retention; it ends the first table's caption, since tables travel.
+    pairs), in the German paper's layout, under that name. What is to be noted of a comparison
+    stands below the first. `degraded`: the sentence of a run that failed the gate of retention; it
+    ends the first table's caption, since tables travel.
     """
     parts = [NEEDS]
     marked = f" {degraded}" if degraded else ""
@@ -26,7 +27,8 @@ def as_latex(comparisons: Mapping[str, Comparison], degraded: str = "") -> str:
         head, rows = bias_rows(comparison)
         del head[-4:-1]  # the other measures have a table of their own
         rows = [[*row[:-4], row[-1]] for row in rows]
-        rows, notes = _footnotes(rows)
+        rows, foot = _footnotes(rows)
+        notes = escape(" ".join(comparison.notes))
         parts.append(
             _table(
                 f"{title}: bias before and after. "
@@ -35,7 +37,7 @@ def as_latex(comparisons: Mapping[str, Comparison], degraded: str = "") -> str:
                 head,
                 rows,
                 rules={2 if len(rows) > 2 else len(rows)},
-                foot=notes,
+                foot=r"\par\smallskip ".join(filter(None, (foot, notes))),
             )
         )
         head, rows = other_rows(comparison)
