@@ -86,6 +86,24 @@ def selected_logits(lm: LanguageModel, inputs: Inputs, rows: Tensor, places: Ten
     return torch.cat(list(_selected(lm, inputs, rows, places, logit_rows(lm))))
 
 
+@contextmanager
+def only_at(lm: LanguageModel, wanted: Tensor) -> Iterator[None]:
+    """In it, the positions where `wanted`, (batch, tokens), is true alone go through the head.
+
+    A forward pass has logits (1, n, vocab) for them, row by row, and may be trained through. Only
+    for models of which `head_selects` holds.
+    """
+
+    def select(module: nn.Module, args: Any, output: Any) -> Any:
+        return _with_hidden(output, output[0][wanted.to(output[0].device)])
+
+    hook = base_of(lm).register_forward_hook(select)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
 def head_selects(lm: LanguageModel, inputs: Inputs, rows: Tensor, places: Tensor) -> bool:
     """Whether `selected_logits` equals the full forward pass, up to rounding."""
     return not fault(lm, inputs, rows, places)
@@ -136,7 +154,7 @@ def log_probs_at(blocks: Iterator[Tensor], of: Tensor, targets: Tensor) -> Tenso
 def _selected(
     lm: LanguageModel, inputs: Inputs, rows: Tensor, places: Tensor, most: int
 ) -> Iterator[Tensor]:
-    base = _base(lm)
+    base = base_of(lm)
     shape = inputs["input_ids"].shape
     given: list[Any] = []
     waiting: list[Tensor] = []
@@ -165,8 +183,12 @@ def _selected(
             yield lm.model(**inputs).logits[0]
 
 
-def _base(lm: LanguageModel) -> nn.Module:
-    """The model without its head; inside an adapter's wrapper, where there is one."""
+def base_of(lm: LanguageModel) -> nn.Module:
+    """The model without its head; inside an adapter's wrapper, where there is one.
+
+    Raises:
+        ValueError: the model names none.
+    """
     unwrap = getattr(lm.model, "get_base_model", None)
     model: Any = unwrap() if unwrap else lm.model
     base = getattr(model, "base_model", model)

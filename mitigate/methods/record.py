@@ -3,7 +3,7 @@
 import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -117,21 +117,22 @@ class Recorded:
         self.record.run_clock()
 
 
-def model_flops(model: Any) -> tuple[int, int]:
-    """Operations a token of a forward pass, and of a training step, matrix products alone.
+def step_flops(model: Any, head: Iterable[torch.nn.Module] = (), share: float = 1.0) -> float:
+    """Operations a token of a training step, matrix products alone.
 
     Two a weight forward, two backward for what came in, and two more for the weights that are
     trained (Kaplan et al. 2020, §2.1). Attention itself is left out, and so is what gradient
-    checkpointing computes twice.
+    checkpointing computes twice. `share`: of the tokens, those that go through `head`.
     """
-    forward = step = 0
+    in_head = set(map(id, head))
+    total = 0.0
     for module in model.modules():
         if isinstance(module, torch.nn.Linear | Conv1D):
             weight = module.weight
             count = weight.numel() * (2 if type(weight).__name__ == "Params4bit" else 1)
-            forward += 2 * count
-            step += (6 if weight.requires_grad else 4) * count
-    return forward, step
+            operations = (6 if weight.requires_grad else 4) * count
+            total += operations * (share if id(module) in in_head else 1.0)
+    return total
 
 
 def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:

@@ -7,6 +7,7 @@ resume.
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import accelerate
@@ -23,6 +24,7 @@ from transformers import (
 from trl import SFTConfig, SFTTrainer
 
 from eval.errors import RequestError
+from eval.scorers.head import base_of, head_selects, only_at
 from eval.scorers.model import LanguageModel
 from mitigate.checkpoints import find_best, last_whole_checkpoint
 from mitigate.console import progress
@@ -32,7 +34,7 @@ from mitigate.methods.record import (
     Recorded,
     TrainingError,
     matmul_rate,
-    model_flops,
+    step_flops,
 )
 from mitigate.methods.rows import (
     IGNORED,
@@ -47,6 +49,9 @@ from mitigate.methods.rows import (
 from mitigate.methods.weights import share
 from mitigate.settings import MethodSettings
 from mitigate.signals import SaveAndStop
+
+#: Tokens of the row that the output head is checked on.
+SHORT = 16
 
 
 def fit(context: Context, model: Any, train: Sequence[str], valid: Sequence[str]) -> dict[str, Any]:
@@ -160,25 +165,29 @@ def _throughput(context: Context, model: Any, trainer: Any) -> dict[str, Any]:
     possible = matmul_rate(device, dtype) * trainer.accelerator.num_processes
     return {
         "tokens_per_second": rate,
-        "share_of_matmul_rate": rate * model_flops(model)[1] / possible,
+        "share_of_matmul_rate": rate * _flops(context, model, trainer) / possible,
     }
 
 
-def token_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-    """Cross-entropy summed over labelled tokens, over their number in the whole update.
+def _flops(context: Context, model: Any, trainer: Any) -> float:
+    """Operations a token; a masked model's head sees only those that are predicted."""
+    if context.lm.kind != "masked" or not trainer.selects:
+        return step_flops(model)
+    body = set(map(id, base_of(context.lm).modules()))
+    head = [module for module in context.lm.model.modules() if id(module) not in body]
+    return step_flops(model, head, context.settings.mask_share)
 
-    This Trainer's own masked loss is n times too large under n-fold accumulation: BERT and
-    RoBERTa take `num_items_in_batch` and ignore it.
+
+def token_loss(
+    logits: torch.Tensor, targets: torch.Tensor, num_items_in_batch: Any = None
+) -> torch.Tensor:
+    """Cross-entropy summed over tokens, over their number in the whole update.
+
+    `logits`, (tokens, vocab); `targets`, (tokens,). This Trainer's own masked loss is n times too
+    large under n-fold accumulation: BERT and RoBERTa take `num_items_in_batch` and ignore it.
     """
-    logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
-    total = functional.cross_entropy(
-        logits.view(-1, logits.size(-1)).float(),
-        labels.view(-1),
-        ignore_index=IGNORED,
-        reduction="sum",
-    )
-    count = (labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch
-    return total / count
+    total = functional.cross_entropy(logits.float(), targets, reduction="sum")
+    return total / (len(targets) if num_items_in_batch is None else num_items_in_batch)
 
 
 def arguments(context: Context, rows: int, valid: int) -> dict[str, Any]:
@@ -245,12 +254,50 @@ def arguments(context: Context, rows: int, valid: int) -> dict[str, Any]:
     }
 
 
-class _MaskedTrainer(Recorded, Trainer):
+class _LabelledAlone(Recorded):
+    """In front of a Trainer: only tokens with a label go through the output head.
+
+    That is most of the work where the vocabulary is large: a masked model predicts 15 % of its
+    tokens, and no model any padding. `selects`: whether this model's head can do so; where it
+    can't, all tokens go through, and the loss is the same.
+    """
+
+    lm: LanguageModel
+    selects = False
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        targets = inputs.pop("labels")
+        if self.lm.kind == "causal":  # a token is predicted at the one before it; no first one is
+            targets = targets.roll(-1, dims=1)
+            inputs["use_cache"] = False
+        wanted = targets != IGNORED
+        with only_at(self.lm, wanted) if self.selects else nullcontext():
+            outputs = model(**inputs)
+        logits = outputs["logits"]
+        logits = logits[0] if self.selects else logits[wanted]
+        loss = token_loss(logits, targets[wanted], num_items_in_batch)
+        if num_items_in_batch is not None:  # counted over all processes, which average gradients
+            loss = loss * self.accelerator.num_processes  # type: ignore[attr-defined]
+        return (loss, outputs) if return_outputs else loss
+
+
+class _MaskedTrainer(_LabelledAlone, Trainer):
     pass
 
 
-class _CausalTrainer(Recorded, SFTTrainer):
-    pass
+class _CausalTrainer(_LabelledAlone, SFTTrainer):
+    def compute_loss(self, *given: Any, **more: Any) -> Any:
+        # On a GPU trl's kernel never holds the logits. On a CPU it computes them twice, those of
+        # padding too, and with them entropies that nobody reads.
+        if self.args.device.type != "cpu" or self.aux_loss_enabled:
+            return SFTTrainer.compute_loss(self, *given, **more)
+        return super().compute_loss(*given, **more)
 
 
 def trainer_for(context: Context, model: Any, train: Sequence[str], valid: Sequence[str]) -> Any:
@@ -277,7 +324,21 @@ def trainer_for(context: Context, model: Any, train: Sequence[str], valid: Seque
     else:
         trainer = _causal_trainer(context, model, rows, held_out, given, packed)
     trainer.record = Record(list(map(len, rows)))
+    trainer.lm = lm
+    trainer.model_accepts_loss_kwargs = True  # the loss does: labels are counted over an update
+    # A compiled model is fixed before the positions are known; several GPUs in one process, which
+    # share a batch, each have others.
+    trainer.selects = not settings.compile and trainer.args.n_gpu <= 1 and _selects(lm, rows[0])
     return trainer
+
+
+def _selects(lm: LanguageModel, row: list[int]) -> bool:
+    """Whether the output head gives the same for some positions alone; looked at in one row."""
+    lm.model.eval()
+    ids = torch.tensor([row[:SHORT], row[:SHORT][::-1]], device=lm.device)
+    lines = torch.tensor([0, 1], device=lm.device)
+    places = torch.tensor([ids.shape[1] - 1, 0], device=lm.device)
+    return head_selects(lm, lm.inputs(ids), lines, places)
 
 
 def _packs(context: Context, model: Any, rows: list[list[int]]) -> bool:
@@ -318,7 +379,6 @@ def _masked_trainer(
         train_dataset=train,
         eval_dataset=valid if held_out else None,
         data_collator=Collator(pad, lm.language_id),
-        compute_loss_func=token_loss,
     )
 
 

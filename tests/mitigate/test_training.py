@@ -257,6 +257,28 @@ def test_a_loss_that_is_no_number_stops_the_run(
         assert not (tmp_path / name / "checkpoints" / "checkpoint-4").exists()
 
 
+@pytest.mark.parametrize("name", ["bert", "modernbert", "gpt2"])
+def test_only_labelled_tokens_go_through_the_output_head(
+    name: str, model: Callable[..., LanguageModel], text: list[str], tmp_path: Path
+) -> None:
+    lm = model(name)
+    settings = quick(batch=4, max_steps=2)
+    given = context(lm, text[:40], tmp_path, settings=settings)
+    trainer = trainer_for(given, lm.model, text[:40], [])
+    seen: list[int] = []
+    lm.model.get_output_embeddings().register_forward_hook(
+        lambda module, given, logits: seen.append(logits.shape[:-1].numel())
+    )
+    labelled, tokens = [], 0
+    for batch in trainer.get_train_dataloader():
+        labelled.append(int((batch["labels"] != IGNORED).sum()))
+        tokens += batch["labels"].numel()
+        trainer.compute_loss(lm.model, trainer._prepare_inputs(batch)).backward()
+    assert seen == labelled
+    assert sum(seen) < tokens
+    assert lm.model.get_input_embeddings().weight.grad.isfinite().all()
+
+
 # The masks.
 
 
