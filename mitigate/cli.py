@@ -256,18 +256,22 @@ def _complete(recipe: Any, prompts: Any, path: Path) -> int:
     """`mitigate score` on prompts: what a model says to each, into a Completion table."""
     import accelerate
 
-    from eval import completions
+    from eval import completions, judges
+    from eval.inference.completions import study
     from mitigate import completing, models
     from mitigate.console import rank
 
+    judges.check(recipe.judges, completing.languages_of({prompts.name: prompts}))
     models.prepare(recipe.model)
     state = accelerate.PartialState(cpu=recipe.launch.cpu)
     lm = models.load(recipe.model)
     found = completing.complete(lm, prompts, recipe, "completing")
     if rank() == 0:
+        found = judges.judge(found, recipe.judges)
         completions.write(found, path)
         messages.print(_rich_table(prompts.name, completing.by_category(found)))
-        for line in completing.said_of(found):
+        shown = study(found, recipe.inference).sentences() if found.meta["judges"] else []
+        for line in [*completing.said_of(found), *shown]:
             say(line)
         say(f"{len(found.table):,} completions of {len(prompts):,} prompts in {path}")
     state.wait_for_everyone()

@@ -4,14 +4,16 @@ What a model says stands in the run's folder as Completion tables, `completions-
 parquet` and `…-after-…`; pairs have their Score tables beside them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from eval import benchmarks, completions
+from eval import benchmarks, completions, judges
 from eval.completions import Completions
 from eval.errors import RequestError
+from eval.inference.completions import Change, compare
 from eval.instructions import decoding_of, wording_of
 from eval.prompts import CATEGORIES, Prompts
 from eval.scorers import completions as scorer
@@ -20,6 +22,8 @@ from eval.speakers import Speaker
 from mitigate.console import progress, scores_folder
 from mitigate.run import Run
 from mitigate.settings import Recipe
+
+WHEN = ("before", "after")
 
 
 def of_pairs(recipe: Recipe) -> list[str]:
@@ -55,11 +59,13 @@ def read(recipe: Recipe) -> dict[str, Prompts]:
 
 
 def check_model(recipe: Recipe, lm: LanguageModel, prompts: Mapping[str, Prompts]) -> None:
-    """Refuse settings that don't fit the model, before anything is scored.
+    """Refuse settings that don't fit the model, and judges that aren't there, before any score.
 
     Raises:
-        RequestError: a causal model's settings for a masked one, or no such wording.
+        RequestError: a causal model's settings for a masked one, no such wording, or a judge that
+            is missing or doesn't speak the language.
     """
+    judges.check(recipe.judges, languages_of(prompts))
     for some in prompts.values():
         decoding_of(recipe.completion, lm.kind, lm.name)
         if lm.kind == "causal":
@@ -73,6 +79,11 @@ def facts(prompts: Mapping[str, Prompts]) -> dict[str, object]:
         name: {"hash": some.hash, "prompts": len(some), **some.source}
         for name, some in prompts.items()
     }
+
+
+def languages_of(prompts: Mapping[str, Prompts]) -> list[str]:
+    """The languages of benchmarks of prompts, sorted."""
+    return sorted({str(name) for some in prompts.values() for name in some.table["language"]})
 
 
 def completion_file(when: str, benchmark: str) -> str:
@@ -94,6 +105,36 @@ def completed(
             completions.write(found, path)
             said = run.manifest.get("completions", {})
             run.note(completions={**said, f"{when} {name}": summary(found)})
+
+
+def judged(run: Run, recipe: Recipe, names: Iterable[str]) -> None:
+    """Let the judges rate what was said before and after, each distinct text of both once."""
+    for name in names if recipe.judges.measures else ():
+        paths = [run.path(completion_file(when, name)) for when in WHEN]
+        tables = [completions.read(path) for path in paths]
+        if all(table.meta["judges"] for table in tables):
+            continue
+        with run.timed(f"judge {name}"), progress(f"judging {name}") as report:
+            rated = judges.judge_all(tables, recipe.judges, report=report)
+        for table, path in zip(rated, paths, strict=True):
+            completions.write(table, path)
+
+
+def changes(folder: Path, recipe: Recipe) -> dict[str, Change]:
+    """What changed in the judged completions of a finished run, by benchmark.
+
+    Raises:
+        RequestError: a Completion table is missing, or the two hold other prompts or judges.
+    """
+    asked = set(recipe.benchmark) - set(of_pairs(recipe)) if recipe.judges.measures else set()
+    names = [name for name in recipe.benchmark if name in asked]
+    return {
+        name: compare(
+            *(completions.read(folder / completion_file(when, name)) for when in WHEN),
+            recipe.inference,
+        )
+        for name in names
+    }
 
 
 def complete(

@@ -1,7 +1,7 @@
 """A run that is done, read back from its folder, and its report."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,9 @@ import pandas as pd
 
 from eval import gate, scores
 from eval.errors import RequestError
+from eval.files import replacing
 from eval.inference import Comparison, compare, personas
+from eval.inference.completions import Change
 from eval.metrics import measure
 from eval.report import ReportInput
 from eval.report import write as write_report
@@ -42,6 +44,7 @@ class Finished:
     tables: dict[str, tuple[Scores, Scores]]  # by benchmark: before, after
     retention: dict[str, dict[str, Any]]  # what retention.json holds: see eval.gate
     curve: pd.DataFrame | None  # what curve.csv holds, if the run has one
+    completions: dict[str, Change] = field(default_factory=dict)  # by benchmark of prompts
 
     def comparisons(self) -> dict[str, Comparison]:
         return {
@@ -84,6 +87,7 @@ def read_run(folder: Path) -> Finished:
         tables,
         json.loads(retention.read_text("utf-8")) if retention.is_file() else {},
         curve.read(path) if (path := folder / curve.FILE).is_file() else None,
+        completing.changes(folder, recipe),
     )
 
 
@@ -159,6 +163,10 @@ def write(run: Finished, comparisons: dict[str, Comparison], out: Path) -> dict[
         notes.append(CONTAMINATED)
     if divided := selection.note(run.manifest.get("selection", {})):
         notes.append(divided)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, change in run.completions.items():
+        with replacing(out / f"completions-{name}.json") as path:
+            path.write_text(json.dumps(change.as_json(), indent=2, ensure_ascii=False), "utf-8")
     return write_report(
         ReportInput(
             title=run.folder.name,
@@ -172,6 +180,7 @@ def write(run: Finished, comparisons: dict[str, Comparison], out: Path) -> dict[
             curve=run.curve,
             notes=notes,
             personas=personas_of(run),
+            completions=run.completions,
         ),
         out,
     )

@@ -128,6 +128,7 @@ def job(
     if recipe.result.merge and run.main:
         merge(run, recipe, tuned, [text for some in texts.values() for text in some])
     if run.main:
+        completing.judged(run, recipe, prompts or {})
         finish(run, recipe, tracker)
 
 
@@ -291,7 +292,12 @@ def finish(run: Run, recipe: Recipe, tracker: Tracker) -> None:
         hub.push(run, recipe, run.path("model" if run.path("model").is_dir() else "adapter"))
     run.finish()
     terminal.show(comparisons, run.path("report.html"), messages)
-    for line in [*reporting.retention_lines(done.retention), *run.manifest.get("notes", [])]:
+    written = [line for change in done.completions.values() for line in change.sentences()]
+    for line in [
+        *written,
+        *reporting.retention_lines(done.retention),
+        *run.manifest.get("notes", []),
+    ]:
         say(line)
 
 

@@ -7,7 +7,7 @@ subject and marker masked; how they are called is `MEASURE_VIEW`, regard's parts
 they are made for general text, not for what is said of LGBTQ+ people.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ __all__ = [
     "VIEWS_OF",
     "JudgeChoice",
     "JudgeSettings",
+    "check",
     "judge",
     "judge_all",
     "plan",
@@ -45,6 +46,16 @@ __all__ = [
 ]
 
 Report = Callable[[int, int], None]
+
+
+def check(settings: JudgeSettings, languages: Iterable[str]) -> None:
+    """Load each judge once and let it go, so that a missing one is known before anything is said.
+
+    Raises:
+        RequestError: as `plan` does, or a judge can't be had.
+    """
+    for planned in plan(settings, languages):
+        _load(planned, settings)
 
 
 def judge(

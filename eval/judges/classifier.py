@@ -151,7 +151,7 @@ def _why(source: str, key: str, local: bool, said: str) -> str:
     )
     return (
         f"{key}: {source}: {state}; get it once by `hf download {source}`, or give a copy on disk: "
-        f"{key}.path=DIR {key}.languages=[…]"
+        f"{key}.path=DIR {key}.languages=[…]; without judges: judges.measures=[]"
     )
 
 

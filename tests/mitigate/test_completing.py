@@ -10,7 +10,7 @@ from mitigate import completing, settings
 from mitigate.cli import dispatch, guarded
 from tests.conftest import Run
 
-PROMPTS = ["benchmark=queergen_de", "benchmark.limit=31"]
+PROMPTS = ["benchmark=queergen_de", "benchmark.limit=31", "judges.measures=[]"]
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -79,8 +79,9 @@ def test_recipe_tells_pairs_from_prompts():
 def test_run_completes_before_and_after(tiny_masked: Path, tmp_path: Path, run_mitigate: Run):
     words = [
         *("train", "recipe=demo", f"model.path={tiny_masked}", "run.dir=run"),
-        *("benchmark=[samples_de,queergen_de]", "benchmark.samples_de.limit=120"),
-        *("benchmark.queergen_de.limit=31", "completion.top=5", "corpus.sentences=500"),
+        *("benchmark=[samples_de,queergen]", "benchmark.samples_de.limit=120"),
+        *("benchmark.queergen.limit=31", "completion.top=5", "corpus.sentences=500"),
+        "judges.measures=[sentiment]",
         *("method.epochs=1", "method.eval_steps=5", "method.save_steps=5"),
         *("retention.sentences=10", "inference.resamples=500"),
     ]
@@ -89,15 +90,20 @@ def test_run_completes_before_and_after(tiny_masked: Path, tmp_path: Path, run_m
     folder = tmp_path / "run"
     assert (folder / "before.parquet").is_file()  # the one benchmark of pairs has the plain name
     before, after = (
-        completions.read(folder / completing.completion_file(when, "queergen_de"))
+        completions.read(folder / completing.completion_file(when, "queergen"))
         for when in ("before", "after")
     )
     assert before.table["prompt_id"].equals(after.table["prompt_id"])
     assert before.meta["model_fingerprint"] != after.meta["model_fingerprint"]
     assert not (before.table["log_prob"] == after.table["log_prob"]).any()
+    assert [record["tool"] for record in after.meta["judges"]] == ["vader"] * 3
+    assert after.table["sentiment_word"].notna().all()
+    change = json.loads((folder / "completions-queergen.json").read_text("utf-8"))
+    assert {row["measure"] for row in change["changes"]} >= {"sentiment_word"}
+    assert "What it writes" in (folder / "report.html").read_text("utf-8")
     facts = json.loads((folder / "manifest.json").read_text("utf-8"))
-    assert facts["prompts"]["queergen_de"]["prompts"] == 31
-    assert facts["completions"]["after queergen_de"]["usable"] == 1
+    assert facts["prompts"]["queergen"]["prompts"] == 31
+    assert facts["completions"]["after queergen"]["usable"] == 1
     card = next(folder.glob("*/README.md")).read_text("utf-8")
-    assert "completed queergen_de" in card
+    assert "completed queergen" in card
     assert (folder / "report.html").is_file()
