@@ -82,7 +82,8 @@ def test_a_cell_says_why_it_is_empty() -> None:
 
 
 def test_every_run_is_a_recipe_and_all_are_scored_on_the_same_pairs(tmp_path: Path) -> None:
-    jobs = methods.planned(methods.ROWS, 1)
+    rows = [row for row in methods.ROWS if row.name in ("control", "lora", "cda", "dpo", "inlp")]
+    jobs = methods.planned(rows, 1)
     assert [job.kind for job in jobs[:2]] == ["masked", "causal"]
     assert {job.row.name for job in jobs if job.row.name == methods.CONTROL} == {"control"}
     found = [settings.from_words(methods.command(job, tmp_path)[1:], recipe=None) for job in jobs]

@@ -11,6 +11,7 @@ computed from the runs.
 """
 
 import argparse
+import functools
 import importlib
 import json
 import os
@@ -112,6 +113,7 @@ class RunFailedError(Exception):
     """A run ended otherwise than it should have; its last lines."""
 
 
+@functools.cache
 def halves() -> tuple[list[str], list[str]]:
     """The benchmark's stereotypes: those that DPO trains on, and those that all are scored on."""
     from eval.benchmarks import BenchmarkSettings, load
