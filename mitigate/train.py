@@ -137,8 +137,8 @@ def inputs(recipe: Recipe) -> tuple[dict[str, Pairs], corpora.Corpus]:
     corpus = corpora.combine([corpora.load(some) for some in recipe.corpus.values()])
     pairs = {name: benchmarks.load(some) for name, some in recipe.benchmark.items()}
     if recipe.score.scorer == PROMPTED:
-        for some in pairs.values():
-            prompted.check(some, recipe.score)
+        for asked in pairs.values():
+            prompted.check(asked, recipe.score)
     rows = (row for some in pairs.values() for row in some.table.to_dict("records"))
     known = Benchmark.from_pairs({str(name): of for name, of in row.items()} for row in rows)
     found = len(overlap([*corpus.train, *corpus.valid], known))
