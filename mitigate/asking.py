@@ -113,13 +113,13 @@ def _positions(title: str, found: pd.DataFrame) -> Table:
     for words in SHOWN.values():
         shown.add_column(words, justify="right")
     for scope, rows in found.groupby("scope", sort=False):
-        at = rows.set_index("statistic")
-        effect = at.loc["effect"]
-        cells = [f"{at.loc[name, 'value']:.2f}" for name in SHOWN]
-        cells[list(SHOWN).index("effect")] = (
+        at = {row["statistic"]: row for row in rows.to_dict("records")}
+        effect = at["effect"]
+        cells = {name: f"{at[name]['value']:.2f}" for name in SHOWN}
+        cells["effect"] = (
             f"{signed(effect['value'])} ({signed(effect['low'])} to {signed(effect['high'])})"
         )
-        shown.add_row(Text(str(scope)), f"{effect['n_pairs']:,}", *cells)
+        shown.add_row(Text(str(scope)), f"{effect['n_pairs']:,}", *cells.values())
     return shown
 
 

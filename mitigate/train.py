@@ -149,8 +149,8 @@ def inputs(recipe: Recipe) -> tuple[dict[str, Pairs], dict[str, Prompts], corpor
     pairs = {name: benchmarks.load(recipe.benchmark[name]) for name in completing.of_pairs(recipe)}
     prompts = completing.read(recipe)
     if recipe.score.scorer == PROMPTED:
-        for some in pairs.values():
-            prompted.check(some, recipe.score)
+        for asked in pairs.values():
+            prompted.check(asked, recipe.score)
     rows = (row for some in pairs.values() for row in some.table.to_dict("records"))
     known = Benchmark.from_pairs({str(name): of for name, of in row.items()} for row in rows)
     found = len(overlap([*corpus.train, *corpus.valid], known))
