@@ -1,6 +1,5 @@
 """Who answers prompts: a model whose weights are loaded here, or one behind an API."""
 
-import dataclasses
 from pathlib import Path
 
 from eval.errors import RequestError
@@ -54,9 +53,10 @@ def remote(model: ModelSettings, *, reuse: bool = True) -> RemoteSpeaker:
     )
     count = rule_of_thumb
     if model.token_counter is not None:
-        local = Path(model.token_counter).expanduser().is_dir()
-        place = {"path" if local else "hub": model.token_counter, "base_url": None}
-        tokenizer = models.load_tokenizer(dataclasses.replace(model, **place))
+        given = model.token_counter
+        local = Path(given).expanduser().is_dir()
+        named = ModelSettings(path=given) if local else ModelSettings(hub=given)
+        tokenizer = models.load_tokenizer(named)
 
         def count(text: str) -> int:
             return len(tokenizer(text, add_special_tokens=False)["input_ids"])

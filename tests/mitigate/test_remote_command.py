@@ -4,8 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from eval import scores
+from eval.speakers import Ask
+from mitigate import speaking
+from mitigate.settings import ModelSettings
 from tests.conftest import Run
 from tests.eval.api_server import KEY, refusing, serving
 
@@ -24,6 +28,23 @@ def words(url: str, pairs: Path, *more: str) -> list[str]:
         *("benchmark=pairs", f"benchmark.path={pairs}", "benchmark.language=en"),
         *("score.scorer=prompted", "out=scores.parquet", *more),
     ]
+
+
+def test_a_tokenizer_may_be_named_to_estimate_with(
+    tiny_causal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("MITIGATE_CACHE", str(tmp_path))
+    tokenizer = AutoTokenizer.from_pretrained(tiny_causal)
+    text = "Die Frau ist eine Lehrerin."
+    tokens = len(tokenizer(text, add_special_tokens=False)["input_ids"]) + 4  # a turn's frame
+    with serving() as server:
+        settings = ModelSettings(
+            name="tiny", base_url=server.url, key_env=None, token_counter=str(tiny_causal)
+        )
+        assert speaking.remote(settings).write([Ask(text)], tokens=2) == [["2"]]
+        assert server.keys == [""]
+    said = " ".join(capfd.readouterr().err.split())
+    assert f"by the tokenizer named: {tokens} tokens of prompts, 2 of answers at most" in said
 
 
 def test_both_orders_are_asked_and_the_key_is_in_no_file(
