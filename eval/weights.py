@@ -11,5 +11,6 @@ def fingerprint(weights: Iterable[tuple[str, torch.Tensor]]) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for name, tensor in weights:
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        flat = tensor.detach().cpu().reshape(-1).contiguous()  # a single number has no view
+        digest.update(flat.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
