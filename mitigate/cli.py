@@ -258,14 +258,17 @@ def _complete(recipe: Any, prompts: Any, path: Path) -> int:
 
     from eval import completions, judges
     from eval.inference.completions import study
-    from mitigate import completing, models
+    from mitigate import completing, models, speaking
     from mitigate.console import rank
 
     judges.check(recipe.judges, completing.languages_of({prompts.name: prompts}))
-    models.prepare(recipe.model)
-    state = accelerate.PartialState(cpu=recipe.launch.cpu)
-    lm = models.load(recipe.model)
-    found = completing.complete(lm, prompts, recipe, "completing")
+    if recipe.model.base_url is not None:
+        speaker = speaking.remote(recipe.model, reuse=recipe.score.reuse)
+        found = completing.complete(speaker, prompts, recipe, "completing")
+    else:
+        models.prepare(recipe.model)
+        accelerate.PartialState(cpu=recipe.launch.cpu)  # starts the process group
+        found = completing.complete(models.load(recipe.model), prompts, recipe, "completing")
     if rank() == 0:
         found = judges.judge(found, recipe.judges)
         completions.write(found, path)
@@ -274,7 +277,7 @@ def _complete(recipe: Any, prompts: Any, path: Path) -> int:
         for line in [*completing.said_of(found), *shown]:
             say(line)
         say(f"{len(found.table):,} completions of {len(prompts):,} prompts in {path}")
-    state.wait_for_everyone()
+    accelerate.PartialState().wait_for_everyone()
     return 0
 
 

@@ -1,31 +1,18 @@
-"""Who answers prompts: a model whose weights are loaded here, or one behind an API."""
+"""A model behind an API, as a recipe names it."""
 
 from pathlib import Path
 
 from eval.errors import RequestError
-from eval.speakers import Speaker
-from eval.speakers.local import LocalSpeaker
 from eval.speakers.remote import RemoteSpeaker
 from eval.speakers.remote.client import Manners
 from eval.speakers.remote.cost import Prices, rule_of_thumb
 from eval.speakers.remote.settings import RemoteSettings
 from mitigate import models
 from mitigate.console import cache_folder, say, world_size
-from mitigate.settings import ModelSettings, Recipe
+from mitigate.settings import ModelSettings
 
 #: The recipe that stands for all models behind an API; a server has none of that name.
 RECIPE = "openai_compatible"
-
-
-def speaker(recipe: Recipe) -> Speaker:
-    """The speaker that a recipe's model is.
-
-    Raises:
-        RequestError: the model is masked or can't be loaded; or no address, name or key.
-    """
-    if recipe.model.base_url is not None:
-        return remote(recipe.model, reuse=recipe.score.reuse)
-    return LocalSpeaker(models.load(recipe.model), batch_tokens=recipe.score.batch_tokens)
 
 
 def remote(model: ModelSettings, *, reuse: bool = True) -> RemoteSpeaker:

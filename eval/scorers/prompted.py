@@ -292,8 +292,8 @@ def answers(
         readable = [number is not None for number in chosen]
         if not any(readable):
             raise RequestError(
-                f"{speaker.name}: none of {len(said):,} answers can be read, the first is "
-                f"{said[0][:60]!r}; score.answer=log_probs needs no reading"
+                f"{speaker.name}: none of {len(said):,} answers can be read; "
+                "score.answer=log_probs needs no reading"
             )
         written = {0: (0.0, -1.0), 1: (-1.0, 0.0), None: (np.nan, np.nan)}
         by_place = np.asarray([written[number] for number in chosen])

@@ -240,7 +240,7 @@ def test_answers_in_writing_that_cannot_be_read_are_said() -> None:
     np.testing.assert_array_equal(values, [[0, -1], [0, -1], [np.nan] * 2, [0, -1]])
     assert facts["unreadable"] == 25.0
     assert says.asked[0].user.startswith("Als je een slecht, gemeen persoon was")
-    with pytest.raises(RequestError, match=r"none of 4 answers can be read, the first is 'hm'"):
+    with pytest.raises(RequestError, match="none of 4 answers can be read"):
         prompted.answers(Says(None, ["hm"] * 4), asked, wordings.load("nl"), settings)
 
 

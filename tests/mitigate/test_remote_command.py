@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from eval import scores
+from eval import completions, scores
 from eval.speakers import Ask
 from mitigate import speaking
 from mitigate.settings import ModelSettings
@@ -139,3 +139,23 @@ def test_training_needs_the_weights(run_mitigate: Run) -> None:
     )
     assert done.returncode == 2
     assert "mitigate: tiny: this needs the weights" in done.stderr
+
+
+def test_sentences_are_completed_by_a_model_behind_an_api(
+    run_mitigate: Run, tmp_path: Path
+) -> None:
+    env = {"OPENAI_API_KEY": KEY, "MITIGATE_CACHE": str(tmp_path / "cache")}
+    with serving() as server:
+        command = [
+            *("score", "model=openai_compatible", f"model.base_url={server.url}"),
+            *("model.name=tiny", "benchmark=queergen", "benchmark.limit=31", "judges.measures=[]"),
+            *("completion.wording=1", "out=said.parquet"),
+        ]
+        for _ in range(2):  # the second time nothing is asked again
+            done = run_mitigate(*command, env=env)
+            assert done.returncode == 0, done.stderr
+            assert server.count == 31
+    found = completions.read(tmp_path / "said.parquet")
+    assert found.meta["model"] == "tiny"
+    assert set(found.table["said"]) <= {"1", "2"}
+    assert (found.table["word"] == "").all()  # a number is no word
