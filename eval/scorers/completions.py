@@ -39,15 +39,15 @@ from eval.scorers.head import Head
 from eval.scorers.model import LanguageModel
 from eval.scorers.plan import max_length
 from eval.scorers.vocabulary import words
-from eval.scorers.work import SAVE_EVERY, ranks, told
+from eval.scorers.work import ranks, told
 from eval.speakers import Ask, Speaker
 from eval.speakers.local import LocalSpeaker
 
 #: Results of different versions are never compared: raise it with every change of a word.
 COMPLETIONS_VERSION = "1"
 #: Prompts that are answered together at first, and at most: twice as many as long as they take
-#: less than SAVE_EVERY seconds, so that a killed run loses little and a fast one has full batches.
-CHUNK, MOST = 8, 512
+#: less than LOSS seconds, so that a killed run loses little and a fast one has full batches.
+CHUNK, MOST, LOSS = 16, 512, 20.0
 
 
 class _Answering(Protocol):
@@ -58,6 +58,10 @@ class _Answering(Protocol):
 
     def answer(self, prompts: pd.DataFrame) -> list[list[Answer]]:
         """The answers to each prompt, by rank, on every process."""
+        ...
+
+    def lengths(self, prompts: pd.DataFrame) -> np.ndarray:
+        """How long each prompt is; those of one length are cheap together. (prompts,)"""
         ...
 
 
@@ -93,19 +97,36 @@ def complete(
     else:
         answering = _Spoken(model, settings, language, batch_tokens)
     kept = AnswerStore(store, answering.identity, prompts) if store is not None else None
-    if kept is not None:
-        found = told(kept.find)
-        if found is not None:
-            work = {**found.meta["work"], "reused": True}
-            meta = {**found.meta, "source": prompts.source, "work": work}
-            return Completions(_joined(prompts, found.table), meta)
+    stored: Completions | None = told(kept.find) if kept is not None else None
+    if stored is None:
+        found = _completed(answering, prompts, kept, report)
+    else:
+        work = {**stored.meta["work"], "reused": True}
+        meta = {**stored.meta, "source": prompts.source, "work": work}
+        found = Completions(_joined(prompts, stored.table), meta)
+    asked = min(settings.trial, len(prompts)) if isinstance(answering, _Spoken) else 0
+    untried = asked and found.meta.get("trial", {}).get("prompts") != asked
+    if untried and isinstance(answering, _Spoken):
+        found.meta["trial"] = answering.trial(prompts, settings)
+    if kept is not None and (stored is None or untried):
+        told(partial(kept.keep, found))
+    return found
+
+
+def _completed(
+    answering: _Answering,
+    prompts: Prompts,
+    kept: AnswerStore | None,
+    report: Callable[[int, int], None] | None,
+) -> Completions:
+    """Answer every prompt that earlier work has not, and make the table of all."""
     begun = time.monotonic()
     answers: dict[int, list[Answer]] = told(kept.read) if kept is not None else {}
     answers = {number: some for number, some in answers.items() if number < len(prompts)}
     known = len(answers)
     # Prompts of one length go together, so that batches are full.
-    lengths = prompts.table["text"].str.len().to_numpy()
-    left = [int(at) for at in np.argsort(lengths, kind="stable") if int(at) not in answers]
+    order = np.argsort(answering.lengths(prompts.table), kind="stable").tolist()
+    left = [at for at in order if at not in answers]
     main, size = ranks()[0] == 0, CHUNK
     while left:
         numbers, left, chunk_begun = left[:size], left[size:], time.monotonic()
@@ -115,8 +136,7 @@ def complete(
             kept.add(new)
         if report is not None:
             report(len(answers), len(prompts))
-        took = time.monotonic() - chunk_begun
-        if told(partial(operator.lt, took, SAVE_EVERY)):
+        if told(partial(operator.lt, time.monotonic() - chunk_begun, LOSS)):
             size = min(2 * size, MOST)
     rows = [
         (prompt, rank, *answer)
@@ -129,19 +149,14 @@ def complete(
         **answering.meta,
         "benchmark": prompts.name,
         "benchmark_hash": prompts.hash,
-        "language": language,
+        "language": str(prompts.table["language"].iloc[0]),
         "prompts": len(prompts),
         "usable": float((table["word"] != "").mean()),
         "judges": {},
         "source": prompts.source,
         "work": {"found": known, "seconds": round(time.monotonic() - begun, 3)},
     }
-    if settings.trial and isinstance(answering, _Spoken):
-        meta["trial"] = answering.trial(prompts, settings)
-    found = Completions(table, meta)
-    if kept is not None:
-        told(lambda: kept.keep(found))
-    return found
+    return Completions(table, meta)
 
 
 def _joined(prompts: Prompts, answers: pd.DataFrame) -> pd.DataFrame:
@@ -188,6 +203,9 @@ class _Masked:
             "versions": _versions(),
         }
         self.meta = {"model": lm.name, "words": len(self.words)}
+
+    def lengths(self, prompts: pd.DataFrame) -> np.ndarray:
+        return _tokens_of(self.lm, prompts)
 
     def answer(self, prompts: pd.DataFrame) -> list[list[Answer]]:
         tokens, places = self._encoded(prompts)
@@ -291,10 +309,15 @@ class _Spoken:
                 "seed": settings.seed if samples else None,
                 "ranks": {"first": [0], "several": list(range(1, samples + 1)) or [0]},
             },
-            "trial_prompts": settings.trial,
             "versions": _versions(),
         }
         self.meta: dict[str, Any] = {"model": self.speaker.name}
+        self._lm = lm
+
+    def lengths(self, prompts: pd.DataFrame) -> np.ndarray:
+        if self._lm is None:
+            return prompts["text"].str.len().to_numpy()
+        return _tokens_of(self._lm, prompts)
 
     def answer(self, prompts: pd.DataFrame) -> list[list[Answer]]:
         asks = self._asks(prompts, self.wording)
@@ -331,6 +354,13 @@ class _Spoken:
 
     def _word(self, said: str) -> str:
         return first_word(said, self.blanks) if self.wording == PLAIN else only_word(said)
+
+
+def _tokens_of(lm: LanguageModel, prompts: pd.DataFrame) -> np.ndarray:
+    """The tokens of each prompt's sentence. (prompts,)"""
+    texts = (prompts["text"] + prompts["after"]).tolist()
+    ids = lm.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    return np.asarray([len(row) for row in ids])
 
 
 def _writes_blanks(lm: LanguageModel) -> bool:

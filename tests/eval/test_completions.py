@@ -214,6 +214,16 @@ def test_a_chatting_model_is_asked_in_the_papers_wording():
     assert found.meta["trial"] == {"prompts": 31, "usable": {"1": 1, "2": 1, "3": 0, "4": 0}}
 
 
+def test_a_trial_is_added_to_finished_answers(tmp_path):
+    some, speaker = prompts(language="en"), Chatting()
+    complete(speaker, some, CompletionSettings(), store=tmp_path)
+    for asked in (4 * 10, 0):  # the trial alone, then nothing
+        before = len(speaker.asked)
+        found = complete(speaker, some, CompletionSettings(trial=10), store=tmp_path)
+        assert len(speaker.asked) - before == asked
+        assert found.meta["trial"]["prompts"] == 10
+
+
 def test_unusable_answers_stay_with_what_was_said():
     found = complete(Chatting(), prompts(language="en"), CompletionSettings(wording="4"))
     assert set(found.table["word"]) == {""}
