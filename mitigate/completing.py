@@ -126,15 +126,15 @@ def changes(folder: Path, recipe: Recipe) -> dict[str, Change]:
     Raises:
         RequestError: a Completion table is missing, or the two hold other prompts or judges.
     """
-    asked = set(recipe.benchmark) - set(of_pairs(recipe)) if recipe.judges.measures else set()
-    names = [name for name in recipe.benchmark if name in asked]
-    return {
-        name: compare(
-            *(completions.read(folder / completion_file(when, name)) for when in WHEN),
-            recipe.inference,
-        )
-        for name in names
-    }
+    if not recipe.judges.measures:
+        return {}
+    found = {}
+    for name in recipe.benchmark:
+        if not benchmarks.is_prompts(recipe.benchmark[name]):
+            continue
+        before, after = (completions.read(folder / completion_file(when, name)) for when in WHEN)
+        found[name] = compare(before, after, recipe.inference)
+    return found
 
 
 def complete(

@@ -7,6 +7,7 @@ with the masks that fine-tuning has, until it can fill every word: a model that 
 language anew from any text, and its bias moves with that, on a placebo's text too (measured).
 """
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -205,10 +206,7 @@ def _fit(
     for number, steps in enumerate(stages):
         optimizer = torch.optim.AdamW(model.parameters(), lr=TRAINING["rate"], weight_decay=0.01)
         schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer,
-            lambda step, steps=steps: min(
-                (step + 1) / warmup, (steps - step) / max(1, steps - warmup)
-            ),
+            optimizer, functools.partial(_rate, steps=steps, warmup=warmup)
         )
         for _ in range(steps):
             chosen = torch.randint(len(rows), (batch,)).tolist()
@@ -229,6 +227,11 @@ def _fit(
             optimizer.zero_grad()
             done += 1
             report(done, sum(stages))
+
+
+def _rate(step: int, steps: int, warmup: int) -> float:
+    """What the rate is multiplied by: up for `warmup` steps, then down to nothing."""
+    return min((step + 1) / warmup, (steps - step) / max(1, steps - warmup))
 
 
 def _masked(
