@@ -113,7 +113,7 @@ REQUESTS = [
     ((*TRAIN, "benchmark.path=latin.csv"), "latin.csv: unknown encoding; tried utf-8"),
     ((*TRAIN, "benchmark.path=full"), "benchmark.path=full: is a folder, not a file"),
     ((*TRAIN, "benchmark.encoding=utf-9"), "benchmark.encoding=utf-9: no such encoding"),
-    ((*TRAIN, "benchmark.limit=0"), "benchmark.limit=0: 1 pair at least"),
+    ((*TRAIN, "benchmark.limit=0"), "benchmark.limit=0: 1 at least"),
     ((*TRAIN, "benchmark.reader=piars"), "benchmark.reader=piars: no such reader; did you mean"),
     (("train", "benchmark=[]"), "no benchmark: benchmark=NAME"),
     # Corpora.
