@@ -259,6 +259,8 @@ def make_trainer(
         processing_class=copy.deepcopy(lm.tokenizer),  # trl gives it a pad token
         data_collator=Collator(pad, lm.language_id),
     )
+    if "ref" in getattr(model, "peft_config", {}):
+        model.delete_adapter("ref")  # trl's copy, which would be saved too; the rows have it
     trainer.indifferent = settings.preference.loss == "indifference"
     lengths = zip(rows["chosen"], rows["rejected"], strict=True)
     trainer.record = Record([len(chosen) + len(rejected) for chosen, rejected in lengths])

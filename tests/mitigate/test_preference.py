@@ -242,6 +242,7 @@ def test_policy_is_the_reference_at_step_0(
     settings = quick(**weights)
     model = preference.weights.prepare(lm, settings, [], lambda line: None)
     trainer = preference.make_trainer(context(lm, settings, few, tmp_path), model, rows, None)
+    assert list(getattr(model, "peft_config", {})) == (["default"] if adapter else [])
     assert trainer.check_start(1e-3) < 1e-3
     loss = trainer.compute_loss(trainer.model, trainer._prepare_inputs(next(iter(
         trainer.get_train_dataloader()
