@@ -4,17 +4,13 @@ One row per prompt and rank, in Parquet, the Prompt table's columns first; how i
 in the file's metadata. Judges add columns of their own, and themselves to `meta["judges"]`.
 """
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from eval.errors import RequestError
-from eval.files import replacing
+from eval import parquet
 
 #: What a model adds to the Prompt table's columns.
 COMPLETION_COLUMNS = (
@@ -40,11 +36,8 @@ class Completions:
 
 
 def write(completions: Completions, path: Path) -> None:
-    """Write a Completion table beside its place and move it in."""
-    table = pa.Table.from_pandas(completions.table, preserve_index=False)
-    meta = {**(table.schema.metadata or {}), _META_KEY: json.dumps(completions.meta).encode()}
-    with replacing(path) as temporary:
-        pq.write_table(table.replace_schema_metadata(meta), temporary)
+    """Write a Completion table, whole or not at all."""
+    parquet.write(completions.table, completions.meta, Path(path), key=_META_KEY)
 
 
 def read(path: Path) -> Completions:
@@ -53,14 +46,4 @@ def read(path: Path) -> Completions:
     Raises:
         RequestError: the file is missing or is not a Completion table.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise RequestError(f"no file of completions {path}")
-    try:
-        table = pq.read_table(path)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise RequestError(f"{path} is not a Parquet file: {error}") from error
-    meta = (table.schema.metadata or {}).get(_META_KEY)
-    if meta is None:
-        raise RequestError(f"{path} is Parquet, but holds no completions written by this tool")
-    return Completions(table.to_pandas(), json.loads(meta))
+    return Completions(*parquet.read(Path(path), key=_META_KEY, what="Completion table"))

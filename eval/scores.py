@@ -5,18 +5,15 @@ file carries the Pair table's columns too, so that it can be analysed on its own
 """
 
 import io
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
+from eval import parquet
 from eval.errors import RequestError
-from eval.files import replacing
 from eval.pairs import GROUP_SEPARATOR, benchmark_hash, pair_id
 
 #: What a scorer adds to the Pair table's columns.
@@ -52,11 +49,8 @@ class Scores:
 
 
 def write(scores: Scores, path: Path) -> None:
-    """Write a Score table beside its place and move it in, so that no torn file is ever seen."""
-    table = pa.Table.from_pandas(scores.table, preserve_index=False)
-    meta = {**(table.schema.metadata or {}), _META_KEY: json.dumps(scores.meta).encode()}
-    with replacing(path) as temporary:
-        pq.write_table(table.replace_schema_metadata(meta), temporary)
+    """Write a Score table, whole or not at all."""
+    parquet.write(scores.table, scores.meta, Path(path), key=_META_KEY)
 
 
 def read(path: Path) -> Scores:
@@ -66,18 +60,9 @@ def read(path: Path) -> Scores:
         RequestError: the file is missing or is not a Score table.
     """
     path = Path(path)
-    if not path.is_file():
-        raise RequestError(f"no score file {path}")
-    if path.suffix.lower() == ".csv":
+    if path.suffix.lower() == ".csv" and path.is_file():
         return _read_published(path)
-    try:
-        table = pq.read_table(path)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise RequestError(f"{path} is not a Parquet file: {error}") from error
-    meta = (table.schema.metadata or {}).get(_META_KEY)
-    if meta is None:
-        raise RequestError(f"{path} is Parquet, but not a Score table written by this tool")
-    return Scores(table.to_pandas(), json.loads(meta))
+    return Scores(*parquet.read(path, key=_META_KEY, what="Score table"))
 
 
 def _read_published(path: Path) -> Scores:

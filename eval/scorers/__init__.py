@@ -80,7 +80,7 @@ def score(
         )
     if rule.tokens == "shared":
         identity["terms"] = "left to right" if settings.terms else "none"
-    key = key_of(identity, pairs)
+    key = key_of(identity, pairs.table["pair_id"])
     kept = ScoreStore(store) if store is not None and settings.reuse else None
     if kept is not None:
         found = told(lambda: kept.find(key))

@@ -4,7 +4,6 @@ As `eval.scorers.store` does for scores: both are named by a hash of everything 
 is said, so that a killed job goes on, and a finished one isn't done again.
 """
 
-import hashlib
 import json
 import math
 import time
@@ -17,6 +16,7 @@ from eval.completions import COMPLETION_COLUMNS, Completions
 from eval.errors import RequestError
 from eval.files import replacing
 from eval.prompts import Prompts
+from eval.scorers.store import key_of
 from eval.scorers.work import SAVE_EVERY
 
 
@@ -32,11 +32,8 @@ class AnswerStore:
     """Finished and half-finished answers in a folder, under one key."""
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], prompts: Prompts):
-        digest = hashlib.blake2b(
-            json.dumps(dict(identity), sort_keys=True).encode(), digest_size=12
-        )
-        digest.update("\n".join(prompts.table["prompt_id"]).encode())
-        self._finished = Path(folder) / f"completions-{digest.hexdigest()}.parquet"
+        key = key_of(identity, prompts.table["prompt_id"])
+        self._finished = Path(folder) / f"completions-{key}.parquet"
         self._parts = self._finished.with_suffix(".parts")
         self._waiting: dict[int, list[Answer]] = {}
         self._saved = time.monotonic()

@@ -69,7 +69,7 @@ def score(
         **said_of(wording, persona, settings),
         "turns": _hash(str(template)) if template else "none: plain text",
     }
-    key = key_of(identity, asked)
+    key = key_of(identity, asked.table["pair_id"])
     kept = ScoreStore(store) if store is not None and settings.reuse else None
     if kept is not None:
         found = told(lambda: kept.find(key))

@@ -51,10 +51,10 @@ class ScoreStore:
         return self.folder / f"{key}.parquet"
 
 
-def key_of(identity: Mapping[str, Any], pairs: Pairs) -> str:
-    """Name a Score table by what decides it; the order of the pairs numbers the requests."""
+def key_of(identity: Mapping[str, Any], ids: Iterable[str]) -> str:
+    """Name a table by what decides it, and by its rows; their order numbers the requests."""
     digest = hashlib.blake2b(json.dumps(dict(identity), sort_keys=True).encode(), digest_size=12)
-    digest.update("\n".join(pairs.table["pair_id"]).encode())
+    digest.update("\n".join(ids).encode())
     return digest.hexdigest()
 
 

@@ -63,7 +63,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
 
 
 def test_what_is_no_score_table_is_refused(tmp_path):
-    with pytest.raises(RequestError, match="no score file"):
+    with pytest.raises(RequestError, match="no Score table"):
         read(tmp_path / "absent.parquet")
     (tmp_path / "a.parquet").write_text("not Parquet")
     with pytest.raises(RequestError, match="not a Parquet file"):

@@ -151,7 +151,7 @@ REQUESTS = [
     (("score", "model.hub=me/bertj", *SCORE[2:]), "; did you mean model=bertje?"),
     # Comparing and reporting.
     (("compare", "one.parquet"), "compare: two score files or run folders, BEFORE AFTER"),
-    (("compare", "a.parquet", "b.parquet"), "no score file a.parquet"),
+    (("compare", "a.parquet", "b.parquet"), "no Score table a.parquet"),
     (("compare", "text.txt", "text.txt"), "text.txt is not a Parquet file"),
     (("compare", "pairs.csv", "pairs.csv"), "not a published score file: no column sent_more_sco"),
     (("compare", "finished", "finished"), "finished: no after.parquet, so no finished run"),
