@@ -321,7 +321,7 @@ def model_facts(recipe: Recipe, lm: LanguageModel) -> dict[str, object]:
         "class": type(lm.model).__name__,
         "source": stated.path or stated.hub or f"embedded ({stated.sample})",
         "licence": stated.licence,
-        "dtype": str(lm.dtype).removeprefix("torch."),
+        "dtype": lm.precision,
         "langs": stated.langs,
         "fingerprint": lm.fingerprint,
         "tokenizer_fingerprint": lm.tokenizer_fingerprint,

@@ -33,7 +33,7 @@ from eval.inference.published import (
 )
 from eval.inference.resampling import bootstrap, swap_test
 from eval.inference.robust import standard_errors
-from eval.inference.sentences import format_p, signed
+from eval.inference.sentences import confidence, format_p, signed
 from eval.inference.settings import InferenceSettings
 from eval.inference.two_way import TWO_WAY_COLUMNS
 from eval.inference.verdicts import FEW_CLUSTERS, plain_verdict
@@ -57,6 +57,7 @@ __all__ = [
     "bootstrap",
     "cluster_sums",
     "compare",
+    "confidence",
     "format_p",
     "holm",
     "plain_verdict",

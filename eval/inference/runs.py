@@ -33,7 +33,7 @@ from scipy.stats import t as student
 
 from eval.errors import RequestError
 from eval.inference.corrections import holm
-from eval.inference.sentences import format_p, signed
+from eval.inference.sentences import confidence, format_p, signed
 
 #: What `claims` takes: one row a run, benchmark, scope and metric. `model` may stand beside.
 RUN_COLUMNS = (
@@ -446,7 +446,7 @@ def _sentence(row: dict[Any, Any], what: str, alpha: float) -> str:
         }[why]
         return f"{who}: {ours}{theirs}. Nothing can be claimed about the method: {reason}."
     few = f"; {why}" if why else ""
-    level = f"{100 * (1 - alpha):g} % interval"
+    level = f"{confidence(alpha)} interval"
     ends = f"{signed(row['ci_low'], digits)} to {signed(row['ci_high'], digits)}"
     test = (
         f"{by(row['difference'])}, {level} {ends}, {format_p(row['p_adjusted'])}, Welch's t over "

@@ -22,6 +22,11 @@ def signed(value: float, digits: int = 1) -> str:
     return "–" if np.isnan(value) else f"{value:+.{digits}f}".replace("-", "−")
 
 
+def confidence(alpha: float) -> str:
+    """The level of intervals, as in `95 %`."""
+    return f"{100 * (1 - alpha):g} %"
+
+
 def first_sentence(found: Mapping[str, Any], settings: InferenceSettings, unit: str) -> str:
     """The headline, which is about the distance from 50, and its verdict.
 
@@ -41,7 +46,7 @@ def first_sentence(found: Mapping[str, Any], settings: InferenceSettings, unit: 
         return f"The change cannot be tested: {where} {levels}, and one {one} carries it all."
     change = (
         f"{where} {levels} (change {signed(found['delta'])}, "
-        f"{100 * (1 - settings.alpha):g} % interval {signed(found['ci_low'])} to "
+        f"{confidence(settings.alpha)} interval {signed(found['ci_low'])} to "
         f"{signed(found['ci_high'])}; adjusted {format_p(found['p_adjusted'])}, tested over "
         f"{found['n_clusters']:,} {unit})"
     )

@@ -17,7 +17,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from eval import gate
-from eval.inference import Comparison, format_p, plain_verdict, signed
+from eval.inference import Comparison, confidence, format_p, plain_verdict, signed
 from eval.pairs import GROUP_SEPARATOR
 from eval.report import tables
 from eval.report.page import asked, cells, chart, completions, evidence, front
@@ -162,16 +162,12 @@ def _benchmark(
         "families": list(dict.fromkeys(families["family"])),
         "tests": list(dict.fromkeys(families["test"])),
         "settings": settings,
-        "level": _level(comparison),
+        "level": confidence(comparison.settings.alpha),
         "parts": evidence.parts(name, comparison),
         "published": evidence.published(name, comparison),
         "notes": comparison.notes,
         "moved": _most_moved(name, *scores) if scores else None,
     }
-
-
-def _level(comparison: Comparison) -> str:
-    return f"{100 * (1 - comparison.settings.alpha):g} %"
 
 
 def _tiles(comparison: Comparison) -> list[dict[str, str]]:
@@ -263,7 +259,7 @@ def _chart(name: str, comparison: Comparison) -> dict[str, Any]:
         "the chart with Tab and its rows with the arrow keys, for intervals and tests.",
         "rows": shown,
         "ruler": chart.ruler(axis),
-        "ends": f", with its {_level(comparison)} interval",
+        "ends": f", with its {confidence(comparison.settings.alpha)} interval",
         "firm": "change shown",
         "dotted": "change not shown",
         "unit": _UNIT,
@@ -289,7 +285,8 @@ def _said(row: Mapping[Any, Any], unit: str) -> str:
 def _bias_table(name: str, comparison: Comparison) -> cells.Table:
     """Bias by scope, with the changes of distance, soft score and margin beside."""
     by_pair = comparison.unit == "pairs"
-    head = ["scope", "before", "after", "Δ", f"{_level(comparison)} interval", "p", "p adj."]
+    level = confidence(comparison.settings.alpha)
+    head = ["scope", "before", "after", "Δ", f"{level} interval", "p", "p adj."]
     head += ["verdict", "Δ |b−50|", "Δ soft", "Δ margin", "pairs"]
     head += [] if by_pair else [comparison.unit]
     other = {

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from eval.inference import Comparison, plain_verdict, signed
+from eval.inference import Comparison, confidence, plain_verdict, signed
 from eval.report.tables import interval, number, p_cell, scope_label
 
 _STYLES = {"toward 50": "green", "away from 50": "red", "crossed over": "yellow"}
@@ -21,7 +21,7 @@ def table(comparison: Comparison) -> Table:
     Names come from data and are shown as they are, never read as markup. Where a number is a
     dash, the verdict gives the reason.
     """
-    level = f"{100 * (1 - comparison.settings.alpha):g} %"
+    level = confidence(comparison.settings.alpha)
     shown = Table(
         title=Text(comparison.benchmark),
         title_justify="left",

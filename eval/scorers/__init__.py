@@ -4,7 +4,6 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from eval.scorers import causal, precision
 from eval.scorers.batching import Effort, TokenBudget, default_budget
 from eval.scorers.model import LanguageModel
 from eval.scorers.plan import Plan, encode_all, max_length, plan
-from eval.scorers.store import ScoreStore, again, counted, keep, key_of, with_source
+from eval.scorers.store import ScoreStore, again, counted, keep, key_of, versions, with_source
 from eval.scorers.work import NotFiniteError, ScoringError, log_probs, told
 from eval.scores import TERM_COLUMNS, Scores
 
@@ -173,9 +172,9 @@ def _identity(lm: LanguageModel, scorer: str, settings: ScoreSettings) -> dict[s
         "tokenizer_fingerprint": lm.tokenizer_fingerprint,
         "bos_policy": causal.bos_policy(lm)[0] if lm.kind == "causal" else "none: masked",
         "language_id": lm.language_id,
-        "dtype": str(lm.dtype).removeprefix("torch."),
+        "dtype": lm.precision,
         "device": lm.device.type,
-        "versions": {name: version(name) for name in ("torch", "transformers", "tokenizers")},
+        "versions": versions(),
     }
 
 

@@ -9,7 +9,6 @@ import operator
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,6 +37,7 @@ from eval.scorers.batching import Effort, TokenBudget, Tokens, default_budget, e
 from eval.scorers.head import Head
 from eval.scorers.model import LanguageModel
 from eval.scorers.plan import max_length
+from eval.scorers.store import versions
 from eval.scorers.vocabulary import words
 from eval.scorers.work import ranks, told
 from eval.speakers import Ask, Speaker
@@ -152,7 +152,7 @@ def _completed(
         "language": str(prompts.table["language"].iloc[0]),
         "prompts": len(prompts),
         "usable": float((table["word"] != "").mean()),
-        "judges": {},
+        "judges": [],
         "source": prompts.source,
         "work": {"found": known, "seconds": round(time.monotonic() - begun, 3)},
     }
@@ -162,10 +162,6 @@ def _completed(
 def _joined(prompts: Prompts, answers: pd.DataFrame) -> pd.DataFrame:
     """Answers with the benchmark's columns as it is read now, in its order."""
     return prompts.table.merge(answers, on="prompt_id", how="left", validate="one_to_many")
-
-
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in ("torch", "transformers", "tokenizers")}
 
 
 class _Masked:
@@ -192,7 +188,7 @@ class _Masked:
             "model_fingerprint": lm.fingerprint,
             "tokenizer_fingerprint": lm.tokenizer_fingerprint,
             "language_id": lm.language_id,
-            "dtype": str(lm.dtype).removeprefix("torch."),
+            "dtype": lm.precision,
             "device": lm.device.type,
             "wording": "mask",
             "decoding": {
@@ -200,7 +196,7 @@ class _Masked:
                 "how_many": self.top,
                 "ranks": {"first": [0], "several": list(range(self.top))},
             },
-            "versions": _versions(),
+            "versions": versions(),
         }
         self.meta = {"model": lm.name, "words": len(self.words)}
 
@@ -295,7 +291,7 @@ class _Spoken:
             "kind": "causal",
             "model_fingerprint": self.speaker.fingerprint,
             "tokenizer_fingerprint": lm.tokenizer_fingerprint if lm is not None else "",
-            "dtype": str(lm.dtype).removeprefix("torch.") if lm is not None else "",
+            "dtype": lm.precision if lm is not None else "",
             "device": lm.device.type if lm is not None else "",
             "wording": self.wording,
             "instruction": self._instruction(self.wording),
@@ -309,7 +305,7 @@ class _Spoken:
                 "seed": settings.seed if samples else None,
                 "ranks": {"first": [0], "several": list(range(1, samples + 1)) or [0]},
             },
-            "versions": _versions(),
+            "versions": versions(),
         }
         self.meta: dict[str, Any] = {"model": self.speaker.name}
         self._lm = lm

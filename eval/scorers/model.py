@@ -32,6 +32,11 @@ class LanguageModel:
     def dtype(self) -> torch.dtype:
         return self.model.dtype
 
+    @property
+    def precision(self) -> str:
+        """The dtype as it is written down: float32, bfloat16, …"""
+        return str(self.dtype).removeprefix("torch.")
+
     def inputs(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
         """The keyword arguments of a forward pass over `input_ids`, (batch, tokens)."""
         given = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,11 @@ class ScoreStore:
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.parquet"
+
+
+def versions() -> dict[str, str]:
+    """The packages that decide a number, and which they are here."""
+    return {name: version(name) for name in ("torch", "transformers", "tokenizers")}
 
 
 def key_of(identity: Mapping[str, Any], ids: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from eval.inference import Comparison, plain_verdict, signed
+from eval.inference import Comparison, confidence, plain_verdict, signed
 from eval.report.figures import style
 from eval.report.tables import interval, p_cell, reason, scope_label
 
@@ -33,7 +33,7 @@ def draw_forest(comparison: Comparison) -> Figure:
     """
     rows, n_groups = style.scopes(comparison.rows("bias"), "delta")
     labels = [scope_label(str(row["scope"])) for row in rows]
-    level = f"{100 * (1 - comparison.settings.alpha):g} %"
+    level = confidence(comparison.settings.alpha)
     with matplotlib.rc_context(style.STYLE):
         figure = style.new(_MARGIN + 0.78 * style.row_height(labels) * len(rows))
         axes = figure.add_subplot()

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from eval.inference import Comparison
+from eval.inference import Comparison, confidence
 from eval.report.figures import style
 from eval.report.tables import reason, scope_label
 
@@ -33,7 +33,7 @@ def draw(comparison: Comparison) -> Figure:
         axes.set_xlabel("bias: stereotyped sentence the likelier one, % of pairs")
         style.bare(axes, ("top", "right", "left"), "x")
         style.title(axes, comparison.benchmark)
-        level = f"{100 * (1 - comparison.settings.alpha):g} %"
+        level = confidence(comparison.settings.alpha)
         style.legend(figure, _legend(level))
     return figure
 

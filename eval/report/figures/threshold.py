@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from eval.inference import Comparison
+from eval.inference import Comparison, confidence
 from eval.report.figures import style
 
 
@@ -23,7 +23,7 @@ def draw_threshold(comparison: Comparison) -> Figure:
         raise ValueError(f"{comparison.benchmark}: the comparison has no threshold table")
     table = comparison.threshold
     table = table[table["scope"] == "overall"].sort_values("threshold")
-    level = f"{100 * (1 - comparison.settings.alpha):g} %"
+    level = confidence(comparison.settings.alpha)
     with matplotlib.rc_context(style.STYLE):
         figure = style.new(4.2)
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from eval.inference import Comparison, InferenceSettings, personas
+from eval.inference import Comparison, InferenceSettings, confidence, personas
 from eval.inference.positions import STATISTICS
 from eval.report import tables
 from eval.report.page import cells
@@ -43,7 +43,7 @@ def section(
 
 
 def _order(name: str, comparison: Comparison, found: pd.DataFrame) -> dict[str, Any]:
-    level = f"{100 * (1 - comparison.settings.alpha):g} % interval"
+    level = f"{confidence(comparison.settings.alpha)} interval"
     rows = [
         [
             cells.text(tables.scope_label(row["scope"])),
@@ -82,7 +82,7 @@ def _order(name: str, comparison: Comparison, found: pd.DataFrame) -> dict[str, 
 
 
 def _persona(name: str, found: pd.DataFrame, settings: InferenceSettings) -> dict[str, Any]:
-    level = f"{100 * (1 - settings.alpha):g} % interval"
+    level = f"{confidence(settings.alpha)} interval"
     rows = [
         [
             cells.text(tables.scope_label(row["scope"])),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eval.inference import signed
+from eval.inference import confidence, signed
 from eval.inference.completions import Change
 from eval.inference.completions.study import said
 from eval.report import tables
@@ -33,7 +33,7 @@ _WHEN = ("before", "after")
 
 def section(name: str, change: Change) -> dict[str, Any]:
     """What the template shows of one benchmark of completions."""
-    level = f"{100 * (1 - change.alpha):g} %"
+    level = confidence(change.alpha)
     first = list(change.before.levels.loc[change.before.levels["first"], "measure"].unique())
     return {
         "name": name,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from eval.inference import Comparison, InferenceSettings, signed
+from eval.inference import Comparison, confidence, signed
 from eval.report import tables
 from eval.report.page import cells, chart
 from eval.report.page.cells import Cell, Table
@@ -58,10 +58,6 @@ def _digits(metric: str) -> int:
     return {"margin": 3, "soft": 2, "sigmoid": 2}.get(metric, 1)
 
 
-def _level(settings: InferenceSettings) -> str:
-    return f"{100 * (1 - settings.alpha):g} %"
-
-
 def _first(scopes: Iterable[str]) -> int:
     """How many rows come first that are of the whole benchmark."""
     return sum(scope in _WHOLE for scope in scopes)
@@ -69,7 +65,7 @@ def _first(scopes: Iterable[str]) -> int:
 
 def _tests(name: str, comparison: Comparison) -> dict[str, Any]:
     """Every measure by every test."""
-    level = _level(comparison.settings)
+    level = confidence(comparison.settings.alpha)
     rows = []
     found = comparison.table
     had = set(found.loc[found["delta"].notna(), "metric"]) | {"bias"}
@@ -202,7 +198,7 @@ def _two_way(name: str, comparison: Comparison, found: pd.DataFrame) -> dict[str
         "unadjusted.",
         [
             *("scope", "measure", "stereotypes", f"{second}s", "Δ", "SE", "df"),
-            *(f"{_level(comparison.settings)} interval", "p"),
+            *(f"{confidence(comparison.settings.alpha)} interval", "p"),
         ],
         rows,
     )
@@ -215,7 +211,7 @@ def _two_way(name: str, comparison: Comparison, found: pd.DataFrame) -> dict[str
 
 def _threshold(name: str, comparison: Comparison, found: pd.DataFrame) -> dict[str, Any]:
     """Bias where only differences above a threshold count."""
-    level = _level(comparison.settings)
+    level = confidence(comparison.settings.alpha)
     rows = [
         [
             cells.text(tables.scope_label(row["scope"])),
@@ -322,8 +318,8 @@ def _harm(name: str, comparison: Comparison, found: pd.DataFrame) -> dict[str, A
         "p: pairs taken as independent, as in the Dutch paper's Table 7. ρ: Spearman's, on the "
         "means of stereotypes.",
         [
-            *("margin", "pairs", comparison.unit, "r", f"{_level(comparison.settings)} interval"),
-            *("p", "naive p", "ρ", "p of ρ"),
+            *("margin", "pairs", comparison.unit, "r"),
+            *(f"{confidence(comparison.settings.alpha)} interval", "p", "naive p", "ρ", "p of ρ"),
         ],
         rows,
     )
@@ -363,7 +359,7 @@ def _erasure(name: str, comparison: Comparison, found: pd.DataFrame) -> dict[str
         "the stereotyped one (identity words) and in the other (their counterparts).",
         [
             *("scope", "words", "pairs", comparison.unit, "before", "after", "Δ", "SE"),
-            *(f"{_level(comparison.settings)} interval", "p", "p adj."),
+            *(f"{confidence(comparison.settings.alpha)} interval", "p", "p adj."),
         ],
         rows,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from eval.inference import Comparison, signed
+from eval.inference import Comparison, confidence, signed
 from eval.report.tables.cells import because, interval, number, p_cell, reason, scope_label
 
 _CORRECTED = {
@@ -43,7 +43,7 @@ def bias_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
         "before",
         "after",
         "Δ",
-        f"{level(comparison)} interval",
+        f"{confidence(comparison.settings.alpha)} interval",
     ]
     if comparison.unit == "pairs":
         del head[2]
@@ -86,7 +86,7 @@ def other_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
         "before",
         "after",
         "Δ",
-        f"{level(comparison)} interval",
+        f"{confidence(comparison.settings.alpha)} interval",
         "p",
         "p adj.",
     ]
@@ -123,7 +123,8 @@ def level_of(value: float, metric: str) -> str:
 
 def sure_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """The third table: how sure the changes of bias are, by scope."""
-    head = ["scope", "SE", "df", "p (t)", f"{level(comparison)} BCa", "p floor", "±", "p equiv."]
+    level = confidence(comparison.settings.alpha)
+    head = ["scope", "SE", "df", "p (t)", f"{level} BCa", "p floor", "±", "p equiv."]
     head += ["p equiv. adj.", f"shown at {100 * comparison.settings.power:g} %"]
     rows = []
     for row in comparison.rows("bias").to_dict("records"):
@@ -143,11 +144,6 @@ def sure_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
             ]
         )
     return head, rows
-
-
-def level(comparison: Comparison) -> str:
-    """The level of the intervals, as in `95 %`."""
-    return f"{100 * (1 - comparison.settings.alpha):g} %"
 
 
 def caption(comparison: Comparison, short: bool = False) -> str:
