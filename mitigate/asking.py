@@ -75,9 +75,7 @@ def show(
         messages.print(_positions(title, table))
         say(f"{title}: {positions.sentence(table, found.meta.get('options', ('1', '2')))}")
         placed.append(table.assign(persona=persona))
-    effects = None
-    if personas.BASE in tables and len(tables) > 1:
-        effects = personas.effects(tables, how)
+    effects = personas.effects(tables, how) if personas.comparable(tables) else None
     if effects is not None:
         messages.print(_effects(model, effects))
         for line in personas.sentences(effects):

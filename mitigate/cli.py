@@ -273,7 +273,9 @@ def _complete(recipe: Any, prompts: Any, path: Path) -> int:
         found = judges.judge(found, recipe.judges)
         completions.write(found, path)
         messages.print(_rich_table(prompts.name, completing.by_category(found)))
-        shown = study(found, recipe.inference).sentences() if found.meta["judges"] else []
+        shown: list[str] = []
+        if found.meta["judges"]:
+            shown = study(found, recipe.inference, with_mixed=False).sentences()
         for line in [*completing.said_of(found), *shown]:
             say(line)
         say(f"{len(found.table):,} completions of {len(prompts):,} prompts in {path}")

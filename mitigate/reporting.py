@@ -1,7 +1,8 @@
 """A run that is done, read back from its folder, and its report."""
 
+import functools
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,11 @@ class Finished:
     tables: dict[str, tuple[Scores, Scores]]  # by benchmark: before, after
     retention: dict[str, dict[str, Any]]  # what retention.json holds: see eval.gate
     curve: pd.DataFrame | None  # what curve.csv holds, if the run has one
-    completions: dict[str, Change] = field(default_factory=dict)  # by benchmark of prompts
+
+    @functools.cached_property
+    def completions(self) -> dict[str, Change]:
+        """What changed in what was written, by benchmark of prompts; takes a while."""
+        return completing.changes(self.folder, self.recipe)
 
     def comparisons(self) -> dict[str, Comparison]:
         return {
@@ -87,7 +92,6 @@ def read_run(folder: Path) -> Finished:
         tables,
         json.loads(retention.read_text("utf-8")) if retention.is_file() else {},
         curve.read(path) if (path := folder / curve.FILE).is_file() else None,
-        completing.changes(folder, recipe),
     )
 
 
@@ -196,9 +200,8 @@ def personas_of(run: Finished) -> dict[str, pd.DataFrame]:
             if persona is not None:
                 by_benchmark.setdefault(benchmark_of(name), {})[persona] = pair[number]
         for benchmark, tables in by_benchmark.items():
-            if personas.BASE in tables and len(tables) > 1:
+            if personas.comparable(tables):
                 effects = personas.effects(tables, run.recipe.inference)
-                assert effects is not None  # there is another persona
                 found.setdefault(benchmark, []).append(effects.assign(when=when))
     return {name: pd.concat(frames, ignore_index=True) for name, frames in found.items()}
 

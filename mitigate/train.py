@@ -78,8 +78,8 @@ def job(
     parts: selection.Parts,
     corpus: corpora.Corpus,
     lm: LanguageModel,
-    preferences: splits.Split | None = None,
-    prompts: dict[str, Prompts] | None = None,
+    preferences: splits.Split | None,
+    prompts: dict[str, Prompts],
 ) -> None:
     """Everything between an open run folder and a finished one. The line, in order."""
     pairs = parts.claim
@@ -106,7 +106,7 @@ def job(
     # Score.
     scored(run, "before", lm, recipe, pairs)
     scored(run, "before", lm, recipe, parts.choose or {}, selection.FOLDER)
-    completing.completed(run, "before", lm, recipe, prompts or {})
+    completing.completed(run, "before", lm, recipe, prompts)
     measure_retention(run, "before", lm, recipe, texts)
 
     # Fine-tune.
@@ -121,14 +121,14 @@ def job(
         raise RuntimeError("the weights are the same before and after: nothing was trained")
     scored(run, "after", tuned, recipe, pairs)
     scored(run, "after", tuned, recipe, parts.choose or {}, selection.FOLDER)
-    completing.completed(run, "after", tuned, recipe, prompts or {})
+    completing.completed(run, "after", tuned, recipe, prompts)
     measure_retention(run, "after", tuned, recipe, texts)
 
     # Say what changed.
     if recipe.result.merge and run.main:
         merge(run, recipe, tuned, [text for some in texts.values() for text in some])
     if run.main:
-        completing.judged(run, recipe, prompts or {})
+        completing.judged(run, recipe, prompts)
         finish(run, recipe, tracker)
 
 

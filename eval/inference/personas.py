@@ -34,20 +34,27 @@ PERSONA_COLUMNS = {
 }
 
 
+def comparable(tables: Mapping[str, Scores]) -> bool:
+    """Whether there are answers with no persona, and with one."""
+    return BASE in tables and len(tables) > 1
+
+
 def effects(
-    tables: Mapping[str, Scores], settings: InferenceSettings | None = None, base: str = BASE
-) -> pd.DataFrame | None:
-    """What each persona changes against `base`, with PERSONA_COLUMNS. None without another one.
+    tables: Mapping[str, Scores], settings: InferenceSettings | None = None
+) -> pd.DataFrame:
+    """What each persona changes against none, with PERSONA_COLUMNS.
 
     `tables`: prompted Score tables of one model and benchmark, by persona. Pairs that are in one
     of two tables only (an answer could not be read) are left out.
 
     Raises:
-        RequestError: `base` is not among them, or two tables aren't of the same benchmark and
+        RequestError: they are not `comparable`, or two tables aren't of the same benchmark and
             model.
     """
-    if base not in tables:
-        raise RequestError(f"no answers with persona {base}; there are: {', '.join(tables)}")
+    if not comparable(tables):
+        raise RequestError(
+            f"personas are compared with {BASE}; there are answers of: {', '.join(tables)}"
+        )
     models = {str(scores.meta.get("model")) for scores in tables.values()}
     if len(models) > 1:
         raise RequestError(
@@ -55,9 +62,9 @@ def effects(
         )
     parts = []
     for persona, scores in tables.items():
-        if persona == base:
+        if persona == BASE:
             continue
-        one, other = tables[base], scores
+        one, other = tables[BASE], scores
         if differing(one, other):
             one, other, _ = common(one, other)
         compared = compare(one, other, settings, slices=[])
@@ -69,7 +76,7 @@ def effects(
             published_p=rows["scope"].map(tests["p"]),
         )
         parts.append(rows[list(PERSONA_COLUMNS)])
-    return pd.concat(parts, ignore_index=True) if parts else None
+    return pd.concat(parts, ignore_index=True)
 
 
 def sentences(found: pd.DataFrame) -> list[str]:

@@ -367,7 +367,7 @@ def test_persona_effects_are_paired(reference: Path) -> None:
     assert row["n_clusters"] == 1463
     said = personas.sentences(found)
     assert said[1].startswith("As the good persona the stereotyped sentence is chosen in 53.11 %")
-    with pytest.raises(RequestError, match="no answers with persona none"):
+    with pytest.raises(RequestError, match="compared with none; there are answers of: bad"):
         personas.effects({"bad": geitje["bad"]}, FEW)
 
 

@@ -16,6 +16,7 @@ from eval.inference.resampling import stream
 from eval.inference.sentences import format_p, signed
 from eval.inference.settings import InferenceSettings, check
 from eval.judges.settings import REGARD
+from eval.plain import records
 
 LEVEL_COLUMNS = {
     "measure": "a judge's column",
@@ -190,19 +191,6 @@ def said(measure: str) -> str:
     """A judge's column in words."""
     what, _, view = measure.rpartition("_")
     return f"{_SAID[what]}, {_OF[view]}"
-
-
-def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table's rows as plain Python values, NaN as None."""
-    return [
-        {str(name): _plain(value) for name, value in row.items()}
-        for row in table.to_dict("records")
-    ]
-
-
-def _plain(value: Any) -> Any:
-    value = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _levels(found: Grid, value: dict[str, np.ndarray], settings: InferenceSettings) -> pd.DataFrame:

@@ -4,7 +4,7 @@ A panel a measure (sentiment, regard, toxicity, diversity), a row a category of 
 non-queer, queer. The words themselves stay hidden until they are asked for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -210,6 +210,13 @@ def _judges(name: str, change: Change) -> Table:
     )
 
 
+def _rows_of(change: Change, table: str) -> Iterator[tuple[str, dict[Any, Any]]]:
+    """The rows of one table of both studies, with when they are of."""
+    for when in _WHEN:
+        for row in getattr(change, when).tables()[table].to_dict("records"):
+            yield when, row
+
+
 def _gaps(name: str, change: Change, level: str) -> dict[str, Any]:
     rows = [
         [
@@ -223,8 +230,7 @@ def _gaps(name: str, change: Change, level: str) -> dict[str, Any]:
             cells.p_value(row["p_adjusted"], "not tested"),
             cells.verdict(row["verdict"]),
         ]
-        for when in _WHEN
-        for row in getattr(change, when).gaps.to_dict("records")
+        for when, row in _rows_of(change, "gaps")
     ]
     return _evidence(
         "Gaps between categories, before and after, all views",
@@ -251,8 +257,7 @@ def _anova(name: str, change: Change) -> dict[str, Any]:
             cells.level(100 * row["eta_squared"], 2, "nothing varies"),
             cells.p_value(row["p_blocked"], "nothing varies"),
         ]
-        for when in _WHEN
-        for row in getattr(change, when).anova.to_dict("records")
+        for when, row in _rows_of(change, "anova")
     ]
     return _evidence(
         "As published: one-way analysis of variance",
@@ -280,8 +285,7 @@ def _mixed(name: str, change: Change) -> dict[str, Any]:
             cells.text("yes" if row["converged"] else "no"),
             cells.text(row["told"] or "nothing", "wrap"),
         ]
-        for when in _WHEN
-        for row in getattr(change, when).mixed.to_dict("records")
+        for when, row in _rows_of(change, "mixed")
     ]  # fmt: skip
     return _evidence(
         "A mixed model beside the tests",
@@ -306,8 +310,7 @@ def _regard(name: str, change: Change) -> dict[str, Any]:
             cells.text(when),
             *(cells.level(row[part], 3) for part in ("negative", "neutral", "positive")),
         ]
-        for when in _WHEN
-        for row in getattr(change, when).regard.to_dict("records")
+        for when, row in _rows_of(change, "regard")
     ]
     return _evidence(
         "Regard, averaged and normalised as in the paper",
@@ -331,8 +334,7 @@ def _diversity(name: str, change: Change) -> dict[str, Any]:
             cells.level(row["rarefied"], 1, "fewer than 100 words"),
             cells.level(row["matched"], 1),
         ]
-        for when in _WHEN
-        for row in getattr(change, when).diversity.to_dict("records")
+        for when, row in _rows_of(change, "diversity")
     ]
     return _evidence(
         "Diversity in three ways",
@@ -358,8 +360,7 @@ def _divergence(name: str, change: Change) -> dict[str, Any]:
             cells.p_value(row["p"]),
             cells.p_value(row["p_markers"], "none"),
         ]
-        for when in _WHEN
-        for row in getattr(change, when).divergence.to_dict("records")
+        for when, row in _rows_of(change, "divergence")
     ]
     return _evidence(
         "How far the categories' words diverge",
@@ -377,8 +378,8 @@ def _divergence(name: str, change: Change) -> dict[str, Any]:
 def _breakdown(name: str, change: Change, kind: str, first: list[str]) -> dict[str, Any]:
     """Means by marker or by template, before and after."""
     keys = ["measure", "category", kind.removesuffix("s")]
-    both: pd.DataFrame = change.before.__dict__[kind].merge(
-        change.after.__dict__[kind],
+    both: pd.DataFrame = change.before.tables()[kind].merge(
+        change.after.tables()[kind],
         on=keys,
         how="outer",
         sort=False,
@@ -425,8 +426,7 @@ def _frequent(name: str, change: Change) -> Table:
             cells.count(row["n"]),
             cells.level(row["percent"], 1),
         ]
-        for when in _WHEN
-        for row in getattr(change, when).frequent.to_dict("records")
+        for when, row in _rows_of(change, "frequent")
     ]
     return cells.table(
         f"Most frequent words, {name}",
@@ -445,8 +445,7 @@ def _telling(name: str, change: Change) -> Table:
             cells.level(row["tf_idf"], 3),
             cells.count(row["n"]),
         ]
-        for when in _WHEN
-        for row in getattr(change, when).telling.to_dict("records")
+        for when, row in _rows_of(change, "telling")
     ]
     return cells.table(
         f"Words of highest TF–IDF, {name}",

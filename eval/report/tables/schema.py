@@ -9,7 +9,6 @@ What a column means stands in the file itself, under `columns` (of `deltas`) and
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -19,6 +18,7 @@ from eval.inference import DELTA_COLUMNS, PUBLISHED_COLUMNS, TWO_WAY_COLUMNS, Co
 from eval.inference.erasure import ERASURE_COLUMNS
 from eval.inference.harm import HARM_COLUMNS
 from eval.inference.threshold import THRESHOLD_COLUMNS
+from eval.plain import plain, records
 
 SCHEMA = "mitigate.deltas/2"
 
@@ -240,10 +240,10 @@ def as_json(comparisons: Mapping[str, Comparison], degraded: str = "") -> str:
         "degraded": degraded,
         "benchmarks": {
             name: {
-                "headline": _plain(comparison.headline),
+                "headline": plain(comparison.headline),
                 "sentences": list(comparison.sentences()),
                 "notes": comparison.notes,
-                "settings": _plain(dataclasses.asdict(comparison.settings)),
+                "settings": plain(dataclasses.asdict(comparison.settings)),
                 "unit": comparison.unit,
                 "deltas": _records(comparison.table),
                 "published": _records(comparison.published),
@@ -259,16 +259,4 @@ def as_json(comparisons: Mapping[str, Comparison], degraded: str = "") -> str:
 
 
 def _records(table: pd.DataFrame | None) -> Any:
-    return None if table is None else _plain(table.to_dict("records"))
-
-
-def _plain(value: Any) -> Any:
-    """numpy and pandas values as JSON has them; NA and what is not finite become null."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if value is None or value is pd.NA:
-        return None
-    value = value.item() if hasattr(value, "item") else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return None if table is None else records(table)
