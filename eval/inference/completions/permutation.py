@@ -16,6 +16,7 @@ The unmarked subject has no marker that could be exchanged for others: among 21 
 label's permutation gives no p below 1/21. Gaps to it are tested by `multiway` alone.
 """
 
+from itertools import combinations
 from math import comb
 
 import numpy as np
@@ -140,12 +141,6 @@ def _spread(marker: np.ndarray, block: np.ndarray, markers: int) -> np.ndarray:
 
 
 def _all_divisions(size: int, chosen: int) -> np.ndarray:
-    numbers = np.arange(2**size) if size <= 20 else None
-    if numbers is not None:
-        bits = (numbers[:, None] >> np.arange(size)) & 1
-        return bits[bits.sum(axis=1) == chosen].astype(float)
-    from itertools import combinations
-
     found = np.zeros((comb(size, chosen), size))
     for row, which in enumerate(combinations(range(size), chosen)):
         found[row, list(which)] = 1
