@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from eval import completions
 from eval.completions import COMPLETION_COLUMNS, Completions
 from eval.errors import RequestError
-from eval.files import replacing
+from eval.files import remove_empty, replacing
 from eval.prompts import Prompts
 from eval.scorers.store import key_of
 from eval.scorers.work import SAVE_EVERY
@@ -54,8 +54,7 @@ class AnswerStore:
         completions.write(Completions(found.table[columns], found.meta), self._finished)
         for path in self._parts.glob("*.json"):
             path.unlink(missing_ok=True)
-        if self._parts.is_dir() and not any(self._parts.iterdir()):
-            self._parts.rmdir()
+        remove_empty(self._parts)
 
     def read(self) -> dict[int, list[Answer]]:
         """The answers that earlier work has, by the prompt's number; damaged parts are removed."""

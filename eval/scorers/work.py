@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch.distributed
 
-from eval.files import replacing
+from eval.files import remove_empty, replacing
 from eval.scorers import causal, masked
 from eval.scorers.batching import Effort, TokenBudget, Tokens
 from eval.scorers.model import LanguageModel
@@ -109,8 +109,7 @@ class Parts:
         """Remove all of it."""
         for path in self.folder.glob("*.npz"):
             path.unlink(missing_ok=True)
-        if self.folder.is_dir() and not any(self.folder.iterdir()):
-            self.folder.rmdir()
+        remove_empty(self.folder)
 
 
 def log_probs(
