@@ -100,7 +100,8 @@ def _disk_is_full(error: Exception) -> bool:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return True
     folder = current_folder()
-    return folder is not None and shutil.disk_usage(folder).free < FULL
+    # Somebody may have removed the folder, which is then the error to be told.
+    return folder is not None and folder.is_dir() and shutil.disk_usage(folder).free < FULL
 
 
 #: What a user can do: the first goes on in the same folder, the others are another run.

@@ -351,3 +351,16 @@ def test_the_file_itself_ends_the_same_way(
     assert done.returncode == 2, done.stderr
     assert says in one_line(done.stdout, done.stderr)
     assert listing(folder) == before
+
+
+def test_a_run_whose_folder_is_gone_tells_its_own_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mitigate.run._current", tmp_path / "gone")
+
+    def fails() -> None:
+        raise FileNotFoundError("before.parquet")
+
+    assert guarded(fails) == 1
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("mitigate: FileNotFoundError: before.parquet")
