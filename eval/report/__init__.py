@@ -104,6 +104,7 @@ def write(report: ReportInput, out: Path) -> dict[str, Path]:
         drawn = figures.write(report.comparisons, scratch / "figures")
         pictures = [out / "figures" / path.name for path in drawn if path.suffix == ".png"]
         drawn += figures.write_details(report.comparisons, report.scores, scratch / "figures")
+        drawn += figures.write_completions(report.completions, scratch / "figures")
         if report.curve is not None:
             drawn += figures.write_curve(report.curve, scratch / "figures")
         (out / "figures").mkdir(exist_ok=True)

@@ -2,13 +2,14 @@
 
 import dataclasses
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from eval.inference import InferenceSettings
 from eval.inference.completions import Change, compare
-from eval.report import html
+from eval.report import figures, html
 from eval.report.page import completions
 from tests.eval import pages
 from tests.eval.completed import BAD, completed, drawn_words, prompts, rated
@@ -62,3 +63,14 @@ def test_words_stand_behind_a_click_and_are_escaped(change: Change) -> None:
         assert word not in folded.replace("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;", "")
     assert "Judges of sentiment, regard and toxicity are tools" in page
     assert "What it writes" not in html.render(pages.demo())
+
+
+def test_the_panels_are_a_figure_too_and_no_word_is_in_it(change: Change, tmp_path: Path) -> None:
+    drawn = figures.write_completions({"queergen_en": change}, tmp_path)
+    assert [path.name for path in drawn] == [
+        f"queergen_en-completions.{ending}" for ending in figures.FORMATS
+    ]
+    svg = drawn[1].read_text("utf-8")
+    for said in ("Sentiment", "Toxicity", "Diversity", "unmarked", "non-queer", "before, 95 %"):
+        assert said in svg
+    assert not [word for word in (*BAD, "alert") if f">{word}<" in svg]

@@ -1,7 +1,9 @@
 """The figures: bias before and after by group, the forest of changes, margins, thresholds, the
-curve over training, and the map of many models; as PNG, SVG and PDF, or as SVG for a page.
+curve over training, the map of many models, and what they write; as PNG, SVG and PDF, or as SVG
+for a page.
 """
 
+from eval.report.figures.completions import draw_completions
 from eval.report.figures.curve import draw_curve
 from eval.report.figures.files import (
     CURVE,
@@ -11,6 +13,7 @@ from eval.report.figures.files import (
     curve_as_svg,
     stem,
     write,
+    write_completions,
     write_curve,
     write_details,
     write_front,
@@ -33,6 +36,7 @@ __all__ = [
     "as_svg",
     "curve_as_svg",
     "draw",
+    "draw_completions",
     "draw_curve",
     "draw_forest",
     "draw_front",
@@ -43,6 +47,7 @@ __all__ = [
     "stem",
     "to_svg",
     "write",
+    "write_completions",
     "write_curve",
     "write_details",
     "write_front",

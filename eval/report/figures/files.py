@@ -8,7 +8,9 @@ from pathlib import Path
 import pandas as pd
 
 from eval.inference import Comparison
+from eval.inference.completions import Change
 from eval.report.figures import style
+from eval.report.figures.completions import draw_completions
 from eval.report.figures.curve import draw_curve
 from eval.report.figures.forest import draw_forest
 from eval.report.figures.front import draw_front
@@ -19,7 +21,7 @@ from eval.report.figures.threshold import draw_threshold
 from eval.scores import Scores
 
 CURVE, HEAT, FRONT = "curve", "heat", "front"  # what their files are called
-DETAILS = ("forest", "margins", "threshold")
+DETAILS = ("forest", "margins", "threshold", "completions")
 _TAKEN = re.compile(rf"({CURVE}|{HEAT}|{FRONT}|.*-({'|'.join(DETAILS)}))")
 
 
@@ -64,6 +66,15 @@ def write_details(
             files += style.save(figure, folder, f"{stem(name)}-margins")
         if comparison.threshold is not None:
             files += style.save(draw_threshold(comparison), folder, f"{stem(name)}-threshold")
+    return files
+
+
+def write_completions(completions: Mapping[str, Change], folder: Path) -> list[Path]:
+    """Write each benchmark's tripartite panel as <benchmark>-completions, as `write`; the files."""
+    files: list[Path] = []
+    for name, change in completions.items():
+        figure = draw_completions(name, change)
+        files += style.save(figure, folder, f"{stem(name)}-completions")
     return files
 
 

@@ -16,19 +16,7 @@ from eval.inference.completions.study import said
 from eval.report import tables
 from eval.report.page import cells, chart
 from eval.report.page.cells import Cell, Table
-
-#: How a panel is called, and its neutral point where it has one.
-_PANELS = {
-    "sentiment": ("Sentiment, −1 to 1", 0.0),
-    "regard_negative": ("Negative regard, share", None),
-    "regard_positive": ("Positive regard, share", None),
-    "toxicity": ("Toxicity, 0 to 1", None),
-}
-_DIVERSITY = {
-    "rarefied": "Diversity: different words in 100 completions",
-    "matched": "Diversity: different words, each sentence completed once",
-}
-_WHEN = ("before", "after")
+from eval.report.tripartite import WHEN, Panel, panels
 
 
 def section(name: str, change: Change) -> dict[str, Any]:
@@ -39,10 +27,7 @@ def section(name: str, change: Change) -> dict[str, Any]:
         "name": name,
         "sentences": change.sentences(),
         "level": level,
-        "panels": [
-            *(_panel(change, measure) for measure in first if _kind(measure) in _PANELS),
-            _diversity_panel(change),
-        ],
+        "panels": [_panel(panel) for panel in panels(change)],
         "changes": _changes(name, change, first, level),
         "notes": list(dict.fromkeys([*change.notes, *change.before.notes, *change.after.notes])),
         "judges": _judges(name, change),
@@ -60,96 +45,41 @@ def section(name: str, change: Change) -> dict[str, Any]:
     }
 
 
-def _kind(measure: str) -> str:
-    """A judge's column without its view."""
-    return measure.rpartition("_")[0]
-
-
-def _panel(change: Change, measure: str) -> dict[str, Any]:
-    title, neutral = _PANELS[_kind(measure)]
-    when = {name: _own(getattr(change, name).levels, measure, "category") for name in _WHEN}
-    tested = _own(change.table, measure, "what")
-    there = [name for name in when["before"].index if not np.isnan(when["before"]["mean"][name])]
-    spans = [each.loc[there, ["mean", "ci_low", "ci_high"]].to_numpy() for each in when.values()]
-    axis = chart.Axis.over(np.concatenate(spans).ravel(), around=neutral)
+def _panel(panel: Panel) -> dict[str, Any]:
+    spans = panel.rows.drop(columns=["category", "delta", "verdict"]).to_numpy(float).ravel()
+    axis = chart.Axis.over(spans, around=panel.neutral)
     return {
-        "title": title,
-        "of": said(measure).partition(", ")[2],
+        "title": panel.title,
+        "of": panel.of,
         "ruler": chart.ruler(axis),
-        "rows": [
-            _row(
-                axis,
-                category,
-                tuple(float(when[each]["mean"][category]) for each in _WHEN),
-                tuple(tuple(when[each].loc[category, ["ci_low", "ci_high"]]) for each in _WHEN),
-                tested.loc[category].to_dict(),
-                neutral,
-                3,
-            )
-            for category in there
-        ],
+        "rows": [_row(axis, row, panel) for row in panel.rows.to_dict("records")],
     }
 
 
-def _own(table: pd.DataFrame, measure: str, by: str) -> pd.DataFrame:
-    return table[table["measure"] == measure].set_index(by)
-
-
-def _diversity_panel(change: Change) -> dict[str, Any]:
-    found = change.diversity.set_index(["measure", "category"])
-    rarefied = found.loc["rarefied"][list(_WHEN)]
-    kind = "matched" if rarefied.isna().any().any() else "rarefied"
-    rows = found.loc[kind]
-    axis = chart.Axis.over(rows[list(_WHEN)].to_numpy().ravel())
-    nothing = (np.nan, np.nan)
-    return {
-        "title": _DIVERSITY[kind],
-        "of": "",
-        "ruler": chart.ruler(axis),
-        "rows": [
-            _row(
-                axis,
-                str(category),
-                (row["before"], row["after"]),
-                (nothing, nothing),
-                {"verdict": "not tested", "delta": row["delta"]},
-                None,
-                1,
-            )
-            for category, row in rows.iterrows()
-        ],
-    }
-
-
-def _row(
-    axis: chart.Axis,
-    category: str,
-    levels: Any,
-    ends: Any,
-    tested: Mapping[Any, Any],
-    neutral: float | None,
-    digits: int,
-) -> dict[str, Any]:
-    lines = [category]
-    for name, level, (low, high) in zip(_WHEN, levels, ends, strict=True):
+def _row(axis: chart.Axis, row: Mapping[Any, Any], panel: Panel) -> dict[str, Any]:
+    digits = panel.digits
+    ends = [(row[f"{when}_low"], row[f"{when}_high"]) for when in WHEN]
+    lines = [str(row["category"])]
+    for when, (low, high) in zip(WHEN, ends, strict=True):
         told = "" if np.isnan(low) else f" ({_plain(low, digits)} to {_plain(high, digits)})"
-        lines.append(f"{name} {_plain(level, digits)}{told}")
-    lines.append(f"change {signed(tested['delta'], digits)}: {tested['verdict']}")
+        lines.append(f"{when} {_plain(row[when], digits)}{told}")
+    lines.append(f"change {signed(row['delta'], digits)}: {row['verdict']}")
     return {
-        "label": category,
+        "label": row["category"],
         "svg": chart.track(
             axis,
-            *levels,
+            row["before"],
+            row["after"],
             before_ends=ends[0],
             after_ends=ends[1],
-            shown=tested["verdict"] in ("higher", "lower"),
+            shown=row["verdict"] in ("higher", "lower"),
             said="\n".join(lines),
             missing="no value",
             # outside the axis where a measure has no neutral point: no line is drawn
-            neutral=axis.low - 1 if neutral is None else neutral,
+            neutral=axis.low - 1 if panel.neutral is None else panel.neutral,
         ),
-        "value": " → ".join(_plain(level, digits) for level in levels),
-        "change": signed(tested["delta"], digits),
+        "value": " → ".join(_plain(row[when], digits) for when in WHEN),
+        "change": signed(row["delta"], digits),
     }
 
 
@@ -212,7 +142,7 @@ def _judges(name: str, change: Change) -> Table:
 
 def _rows_of(change: Change, table: str) -> Iterator[tuple[str, dict[Any, Any]]]:
     """The rows of one table of both studies, with when they are of."""
-    for when in _WHEN:
+    for when in WHEN:
         for row in getattr(change, when).tables()[table].to_dict("records"):
             yield when, row
 
