@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from mitigate import settings
+from tests.conftest import ROOT
 from tests.performance import methods
 
 ROWS = [row for row in methods.ROWS if row.name in ("control", "full", "dpo", "qlora")]
@@ -79,6 +80,23 @@ def test_a_cell_says_why_it_is_empty() -> None:
     assert "does not apply: a masked model" in line(text, "| dpo | masked")
     assert "needs a GPU" in line(text, "| qlora | causal")
     assert "not run" in line(methods.table(records(), methods.ROWS), "| inlp | masked")
+
+
+def test_more_seeds_are_the_control_s_and_what_is_claimed() -> None:
+    jobs = methods.planned(methods.ROWS, 1, 2)
+    later = {job.row.name for job in jobs if job.seed}
+    assert later == {methods.CONTROL, *methods.CLAIMED}
+    assert sum(job.row.name == "full" for job in jobs) == 3 * len(methods.KINDS)
+
+
+def test_the_readme_shows_the_short_table_as_it_was_written() -> None:
+    short = methods.short_table(records(degraded=True), ROWS).splitlines()
+    assert short[2] == "| `control` | 40.0 → 40.3, +1.5 % | 40.0 → 40.3, +1.5 % |"
+    assert short[4] == "| `dpo` | – | 40.0 → 15.3, +1.5 % (outside) |"
+    written = methods.TARGET.read_text("utf-8").splitlines()
+    begin = written.index(short[0])
+    table = "\n".join(written[begin : written.index("", begin)])
+    assert f"{table}\n" in (ROOT / "README.md").read_text("utf-8")
 
 
 def test_every_run_is_a_recipe_and_all_are_scored_on_the_same_pairs(tmp_path: Path) -> None:
