@@ -502,10 +502,10 @@ def report(records: "pd.DataFrame", rows: Sequence[Row] = ROWS) -> str:
             "each method's own. `cda` is trained on the control's text and its counterfactuals, "
             "the projections change the share of weights that is said.",
             "",
-            "Rates and lengths were chosen by runs of the first two seeds on the same pairs, so that "
-            "the control holds still and the language is kept, and not for each method by itself: "
-            "this shows what the tool measures on a toy, and ranks nothing. A comparison of methods "
-            "searches each of them on stereotypes set aside for that (`selection.share`).",
+            "Rates and lengths were chosen by runs of the first two seeds on the same pairs, so "
+            "that the control holds still and the language is kept, and not for each method by "
+            "itself: this shows what the tool measures on a toy, and ranks nothing. A comparison "
+            "of methods searches each of them on stereotypes set aside (`selection.share`).",
             "",
             "## Beyond the control",
             "",
