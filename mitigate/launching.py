@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
+import torch
 from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
 
@@ -113,6 +114,22 @@ def _run(words: list[str], environment: dict[str, str]) -> int:
             return process.wait()
         finally:
             signal.signal(signal.SIGTERM, before)
+
+
+def use_threads(recipe: Recipe, state: PartialState) -> int:
+    """Give this process its share of the cores; returns its threads.
+
+    Without an accelerator `accelerate launch` leaves every process one thread, as it would beside
+    a GPU, and the other cores idle. One thread by choice is `launch.threads=1`.
+    """
+    wanted = recipe.launch.threads
+    # What it makes of an empty environment.
+    one = "ACCELERATE_MIXED_PRECISION" in os.environ and os.environ.get("OMP_NUM_THREADS") == "1"
+    if wanted is None and one and state.device.type == "cpu":
+        wanted = max(1, _cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    if wanted is not None:
+        torch.set_num_threads(wanted)
+    return torch.get_num_threads()
 
 
 def strategy(state: PartialState) -> str:

@@ -186,6 +186,8 @@ class LaunchSettings:
     machines: int = 1  # with more, the same command starts on each of them (docs/cluster.md)
     strategy: str | None = None  # what accelerate must really make of them: NO, MULTI_GPU, FSDP, …
     cpu: bool = False
+    # of the processor, a process; None: as many as there are, unless the environment says another
+    threads: int | None = None
     arguments: list[str] = field(default_factory=list)  # for the launcher
 
 
@@ -649,6 +651,8 @@ def _check_ranges(recipe: Recipe) -> None:
     if recipe.launch.processes is not None:
         positive["launch.processes"] = recipe.launch.processes
     positive["launch.machines"] = recipe.launch.machines
+    if recipe.launch.threads is not None:
+        positive["launch.threads"] = recipe.launch.threads
     for key, value in positive.items():
         if not value > 0:
             raise RequestError(f"{key}={value}: must be more than 0")

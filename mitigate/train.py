@@ -29,7 +29,7 @@ from eval.scorers.model import LanguageModel
 from mitigate import card, completing, curve, held_out, hub, models, reporting, selection, settings
 from mitigate.console import messages, progress, rank, say, scores_folder, show_recipe
 from mitigate.held_out import held_out_texts, measure_retention
-from mitigate.launching import check_strategy, check_world_size
+from mitigate.launching import check_strategy, check_world_size, use_threads
 from mitigate.methods import Context, method, splits
 from mitigate.methods.self_debias import SelfDebias
 from mitigate.run import Run, check_folder, open_run
@@ -57,13 +57,14 @@ def main(words: Sequence[str]) -> Path:
     models.prepare(recipe.model)
     state = accelerate.PartialState(cpu=recipe.launch.cpu)  # starts the process group
     real = check_strategy(recipe, state)
+    threads = use_threads(recipe, state)
     # Only `job` may hold the model: it has to be gone before the fine-tuned one is loaded.
     loaded = [models.load(recipe.model)]
     chosen.check(loaded[0], recipe.method, recipe.model.lora_targets, state.num_processes)
     held_out.check(recipe, loaded[0])
     completing.check_model(recipe, loaded[0], prompts)
     with listening(), closing(open_run(recipe, "mitigate train " + " ".join(words))) as run:
-        run.note(strategy=real)
+        run.note(strategy=real, threads=threads)
         try:
             job(run, recipe, parts, corpus, loaded.pop(), preferences, prompts)
         except Stopped:

@@ -25,7 +25,7 @@ from torch.distributed.run import get_args_parser
 
 from eval.errors import RequestError
 from mitigate import settings
-from mitigate.launching import check_strategy, command, launch
+from mitigate.launching import check_strategy, command, launch, use_threads
 from mitigate.models import whole_state
 
 MITIGATE = Path(sys.executable).with_name("mitigate")
@@ -50,6 +50,41 @@ def parsed(*words: str, environment: dict[str, str] | None = None) -> argparse.N
     )
     assert arguments.training_script == "train.py"
     return arguments
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "device", "threads"),
+    [
+        ((), {"ACCELERATE_MIXED_PRECISION": "no", "OMP_NUM_THREADS": "1"}, "cpu", 6),
+        (
+            (),
+            {"ACCELERATE_MIXED_PRECISION": "no", "OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "4"},
+            "cpu",
+            1,
+        ),
+        (("launch.threads=2",), {"ACCELERATE_MIXED_PRECISION": "no"}, "cpu", 2),
+        ((), {"ACCELERATE_MIXED_PRECISION": "no", "OMP_NUM_THREADS": "1"}, "cuda", None),
+        ((), {"ACCELERATE_MIXED_PRECISION": "no", "OMP_NUM_THREADS": "3"}, "cpu", None),
+        ((), {"OMP_NUM_THREADS": "1"}, "cpu", None),
+    ],
+)
+def test_a_launcher_without_a_gpu_leaves_no_core_idle(
+    words: tuple[str, ...],
+    environment: dict[str, str],
+    device: str,
+    threads: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", given.append)
+    monkeypatch.setattr("mitigate.launching._cores", lambda: 6)
+    for name in ("ACCELERATE_MIXED_PRECISION", "OMP_NUM_THREADS", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    state: Any = SimpleNamespace(device=torch.device(device))
+    use_threads(recipe(*words), state)
+    assert given == ([] if threads is None else [threads])
 
 
 @pytest.fixture

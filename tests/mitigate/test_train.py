@@ -121,7 +121,7 @@ def test_causal_lora_through_accelerate(tiny_causal: Path, tmp_path: Path) -> No
         str(ROOT / "mitigate" / "train.py"),
         *words(tiny_causal, folder, "method=lora", "'method.lora.targets=[c_attn]'".strip("'")),
         "method.lr=1e-3", "method.batch=8", "method.accumulation=2",
-        "benchmark=[samples_de,samples_nl]",
+        "benchmark=[samples_de,samples_nl]", "launch.threads=1",
     ]  # fmt: skip
     process = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True
@@ -138,6 +138,7 @@ def test_causal_lora_through_accelerate(tiny_causal: Path, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert manifest(folder)["status"] == "finished"
     assert manifest(folder)["resumed"]
+    assert manifest(folder)["threads"] == 1
     names = {path.name for path in folder.glob("*.parquet")}
     assert names == {f"{when}-samples_{lang}.parquet" for when in ("before", "after")
                      for lang in ("de", "nl")}  # fmt: skip
