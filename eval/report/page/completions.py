@@ -96,10 +96,10 @@ def _changes(name: str, change: Change, first: list[str], level: str) -> Table:
             cells.level(row["after"], 3),
             cells.change(row["delta"], 3),
             cells.span(row["ci_low"], row["ci_high"], 3, "nothing varies"),
-            cells.p_value(row["p_markers"], "none"),
-            cells.p_value(row["p_t"], "nothing varies"),
             cells.p_value(row["p_adjusted"], "not tested"),
             cells.verdict(row["verdict"]),
+            cells.p_value(row["p_markers"], "none"),
+            cells.p_value(row["p_t"], "nothing varies"),
             cells.count(row["n"]),
             cells.count(row["n_markers"]),
         ]
@@ -113,7 +113,7 @@ def _changes(name: str, change: Change, first: list[str], level: str) -> Table:
         "the two, within changes of categories and changes of gaps.",
         [
             *("measure", "of", "before", "after", "Δ", f"{level} interval"),
-            *("p over markers", "p of t", "p adj.", "verdict", "prompts", "markers"),
+            *("p adj.", "verdict", "p over markers", "p of t", "prompts", "markers"),
         ],
         rows,
     )
