@@ -7,6 +7,7 @@ the effect of any further training, together with a run's own noise. One run of 
 claims nothing about the method; `eval.inference.runs` says what does.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,8 @@ def train(scratch: Path, recipe: str, seed: int) -> Path:
     """Run one recipe with one seed; returns its folder."""
     folder = scratch / f"{recipe}-seed{seed}"
     words = [f"recipe={recipe}", f"seed={seed}", f"run.dir={folder}", "tracking.mode=disabled"]
-    subprocess.run([MITIGATE, "train", *words], check=True, stderr=subprocess.DEVNULL)
+    one = {**os.environ, "OMP_NUM_THREADS": "1"}  # two at a time
+    subprocess.run([MITIGATE, "train", *words], check=True, stderr=subprocess.DEVNULL, env=one)
     print(f"{folder.name} done", flush=True)
     return folder
 
