@@ -275,7 +275,9 @@ def _complete(recipe: Any, prompts: Any, path: Path) -> int:
         completions.write(found, path)
         messages.print(_rich_table(prompts.name, completing.by_category(found)))
         shown: list[str] = []
-        if found.meta["judges"]:
+        if line := completing.no_word(found):
+            shown = [line]
+        elif found.meta["judges"]:
             shown = study(found, recipe.inference, with_mixed=False).sentences()
         for line in [*completing.said_of(found), *shown]:
             say(line)

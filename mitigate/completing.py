@@ -14,12 +14,12 @@ from eval import benchmarks, completions, judges
 from eval.completions import Completions
 from eval.errors import RequestError
 from eval.inference.completions import Change, compare
-from eval.instructions import decoding_of, wording_of
+from eval.instructions import PLAIN, decoding_of, wording_of
 from eval.prompts import CATEGORIES, Prompts
 from eval.scorers import completions as scorer
 from eval.scorers.model import LanguageModel
 from eval.speakers import Speaker
-from mitigate.console import progress, scores_folder
+from mitigate.console import progress, say, scores_folder
 from mitigate.run import Run
 from mitigate.settings import Recipe
 
@@ -103,6 +103,8 @@ def completed(
             found = complete(lm, some, recipe, f"completing {when}")
         if run.main:
             completions.write(found, path)
+            if line := no_word(found, when):
+                say(line)
             said = run.manifest.get("completions", {})
             run.note(completions={**said, f"{when} {name}": summary(found)})
 
@@ -123,17 +125,48 @@ def judged(run: Run, recipe: Recipe, names: Iterable[str]) -> None:
 def changes(folder: Path, recipe: Recipe) -> dict[str, Change]:
     """What changed in the judged completions of a finished run, by benchmark.
 
+    A benchmark of which one side has no usable word is left out: see `unsaid`.
+
     Raises:
         RequestError: a Completion table is missing, or the two hold other prompts or judges.
     """
     if not recipe.judges.measures:
         return {}
+    return {
+        name: compare(*tables, recipe.inference)
+        for name, tables in _written(folder, recipe).items()
+        if not any(map(no_word, tables, WHEN))
+    }
+
+
+def unsaid(folder: Path, recipe: Recipe) -> list[str]:
+    """What a reader must know of benchmarks of which nothing can be compared, in lines."""
+    tables = _written(folder, recipe)
+    lines = [no_word(*each) for both in tables.values() for each in zip(both, WHEN, strict=True)]
+    return list(filter(None, lines))
+
+
+def no_word(found: Completions, when: str = "") -> str:
+    """What to say where no completion has a usable word; empty where one has."""
+    if found.meta["usable"] > 0:
+        return ""
+    of = f"{len(found.table):,} completions{' ' + when if when else ''}"
+    line = f"{found.meta['benchmark']}: none of the {of} has a usable word, so they show nothing"
+    if found.meta["kind"] == "masked" or found.meta["wording"] == PLAIN:
+        return line
+    return (
+        f"{line} (wording {found.meta['wording']}; completion.wording=plain has the model go on "
+        "with the sentence, completion.trial=100 tries every wording)"
+    )
+
+
+def _written(folder: Path, recipe: Recipe) -> dict[str, tuple[Completions, Completions]]:
+    """The Completion tables of a run, before and after, by benchmark."""
     found = {}
-    for name in recipe.benchmark:
-        if not benchmarks.is_prompts(recipe.benchmark[name]):
-            continue
-        before, after = (completions.read(folder / completion_file(when, name)) for when in WHEN)
-        found[name] = compare(before, after, recipe.inference)
+    for name, some in recipe.benchmark.items():
+        if benchmarks.is_prompts(some):
+            before, after = (completions.read(folder / completion_file(at, name)) for at in WHEN)
+            found[name] = (before, after)
     return found
 
 

@@ -167,6 +167,7 @@ def write(run: Finished, comparisons: dict[str, Comparison], out: Path) -> dict[
         notes.append(CONTAMINATED)
     if divided := selection.note(run.manifest.get("selection", {})):
         notes.append(divided)
+    notes += completing.unsaid(run.folder, run.recipe)
     out.mkdir(parents=True, exist_ok=True)
     for name, change in run.completions.items():
         with replacing(out / f"completions-{name}.json") as path:

@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from eval import completions
 from mitigate import completing, settings
 from mitigate.cli import dispatch, guarded
 from tests.conftest import Run
+from tests.eval.completed import GOOD, completed, drawn_words, prompts, rated
 
 PROMPTS = ["benchmark=queergen_de", "benchmark.limit=31", "judges.measures=[]"]
 
@@ -62,6 +64,25 @@ def test_requests_that_cannot_be_met(tiny_masked: Path, tmp_path: Path, capsys, 
     said = refused(capsys, "train", "recipe=demo", "benchmark=queergen", "run.dir=run")
     assert "holds prompts alone, and a run compares scores of pairs; benchmark=[queergen," in said
     assert sorted(path.name for path in tmp_path.iterdir()) == []
+
+
+def test_a_model_that_says_no_word_is_told_of_and_ends_nothing(tmp_path: Path):
+    """What the real SmolLM2 does: it repeats the sentence instead."""
+    recipe = settings.from_words(["benchmark=[samples_de,queergen]"], recipe="demo")
+    recipe.inference.resamples = 100
+    table = prompts()
+    words = drawn_words(table, {"unmarked": 0.1, "non-queer": 0.2, "queer": 0.5})
+    for when, said in (("before", words), ("after", [""] * len(table))):
+        values = np.asarray([float(word in GOOD) if word else np.nan for word in said])
+        found = rated(completed(table, said), sentiment_word=values)
+        found.meta.update(kind="causal", wording="2", usable=float(np.mean(values >= 0)))
+        completions.write(found, tmp_path / completing.completion_file(when, "queergen"))
+    assert completing.changes(tmp_path, recipe) == {}
+    (line,) = completing.unsaid(tmp_path, recipe)
+    assert line.startswith(f"made: none of the {len(table)} completions after has a usable word")
+    assert "completion.wording=plain" in line
+    found.meta.update(wording="plain")
+    assert completing.no_word(found).endswith("has a usable word, so they show nothing")
 
 
 def test_recipe_tells_pairs_from_prompts():
