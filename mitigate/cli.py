@@ -45,7 +45,7 @@ def main() -> None:
 
 def dispatch(words: Sequence[str]) -> int:
     """Run the command that the first word names."""
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] == "help" or {"-h", "--help"} & set(words):
         print(USAGE, end="")
         return 0
     command, rest = words[0], words[1:]

@@ -443,7 +443,7 @@ def _parse(parser: OverridesParser, word: str) -> Override:
         override = parser.parse_override(word)
     except HydraException as error:
         raise RequestError(
-            f"{key}: this value needs quotes: {key}='\"{value}\"' (quotes inside quotes)"
+            f"{key}: this value needs quotes: {key}='{_quoted(value)}' (quotes inside quotes)"
         ) from error
     if override.type is not OverrideType.CHANGE:
         raise RequestError(f"'{word}': write {key.lstrip('+~')}=… without + or ~")
@@ -453,6 +453,14 @@ def _parse(parser: OverridesParser, word: str) -> Override:
             f"a text with commas {key}='\"{value}\"'"
         )
     return override
+
+
+def _quoted(value: str) -> str:
+    """A value with the quotes that Hydra wants: each text of a list has its own."""
+    if value.startswith("[") and value.endswith("]"):
+        items = [item.strip().strip("\"'") for item in value[1:-1].split(",")]
+        return "[" + ",".join(f'"{item}"' for item in items) + "]"
+    return f'"{value}"'
 
 
 def _plain(value: Any) -> Any:

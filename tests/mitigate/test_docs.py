@@ -19,7 +19,7 @@ def overrides() -> list[str]:
 
 @pytest.mark.parametrize("said", overrides())
 def test_overrides_are_understood(said: str) -> None:
-    given = re.split(r" (?=[a-z_.]+=)", said.replace("NAME", "a/b"))
+    given = re.split(r" (?=[a-z_.]+=)", said.replace("OWNER/NAME", "a/b"))
     words = [] if "benchmark=" in said else ["benchmark=winoqueer_nl"]
     settings.from_words([*words, *given], recipe="demo_causal")
 

@@ -282,6 +282,15 @@ def test_what_hydra_cannot_read_is_answered_with_its_quoted_form(value: str) -> 
     assert from_words([word], recipe="demo").model.path == value
 
 
+@pytest.mark.parametrize("value", ["[nicht-binär]", "[schwul, nicht-binär]"])
+def test_of_a_list_each_text_is_quoted(value: str) -> None:
+    line = refused(f"corpus.keywords={value}")
+    word = line.partition("quotes: ")[2].partition(" (")[0].replace("'", "")  # behind a shell
+    (corpus,) = from_words([word], recipe="demo").corpus.values()
+    wanted = [item.strip(" []") for item in value.split(",")]
+    assert corpus.keywords == wanted
+
+
 @pytest.mark.parametrize("value", ["/data/a b.csv", "../x.csv", "s3:x.csv", "x-y_z.csv"])
 def test_usual_paths_need_no_quotes(value: str) -> None:
     recipe = from_words(["benchmark=pairs", f"benchmark.path={value}"], recipe="demo")
