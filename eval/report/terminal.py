@@ -52,9 +52,9 @@ def table(comparison: Comparison) -> Table:
 
 
 def lines(comparisons: Mapping[str, Comparison], where: Path) -> tuple[str, str]:
-    """What it means in words, and where it lies."""
+    """What it means in words, a line for each benchmark, and where it lies."""
     several = len(comparisons) > 1
-    means = " ".join(
+    means = "\n".join(
         (f"{name}: " if several else "") + comparison.sentences()[0]
         for name, comparison in comparisons.items()
     )
@@ -62,7 +62,7 @@ def lines(comparisons: Mapping[str, Comparison], where: Path) -> tuple[str, str]
 
 
 def show(comparisons: Mapping[str, Comparison], where: Path, console: Console) -> None:
-    """Print the tables and the two lines."""
+    """Print the tables, what they mean, and where the report is."""
     for comparison in comparisons.values():
         console.print(table(comparison))
     for line in lines(comparisons, where):
