@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from eval.inference.positions import by_position
 from eval.inference.sentences import first_sentence, second_sentence
 from eval.inference.settings import InferenceSettings
 
@@ -77,8 +78,17 @@ class Comparison:
         return rows if kind is None else rows[rows["scope"].str.startswith(f"{kind}:")]
 
     def sentences(self) -> tuple[str, str]:
-        """The finding in two plain sentences, which follow from the verdicts."""
-        return (
-            first_sentence(self.headline, self.settings, self.unit),
-            second_sentence(self.rows("bias")),
-        )
+        """The finding in two plain sentences, which follow from the verdicts.
+
+        Where a model that was asked to choose answers by position, the first says that too: it
+        lies near 50 whatever it thinks of the sentences.
+        """
+        first = first_sentence(self.headline, self.settings, self.unit)
+        found = self.positions
+        when = [] if found is None else [at for at in ("before", "after") if by_position(found, at)]
+        if when:
+            first += (
+                f" But {' and '.join(when)} the model answers by position, so that nearness to 50 "
+                "says nothing of the sentences."
+            )
+        return first, second_sentence(self.rows("bias"))

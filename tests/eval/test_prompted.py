@@ -120,8 +120,14 @@ def test_a_model_that_always_says_1_is_balanced_and_said_to_answer_by_position()
     said = positions.sentence(table)
     assert said.startswith("The model always says 1, whichever sentence stands first")
     assert "balanced score 50.00, position effect +100.0 points" in said
-    notes = "\n".join(compare(found, found, FEW).notes)
+    compared = compare(found, found, FEW)
+    notes = "\n".join(compared.notes)
     assert "Before: The model always says 1" in notes
+    first, _ = compared.sentences()  # the finding itself doesn't leave 50 standing alone
+    assert "But before and after the model answers by position" in first
+    reads = asked_of(Says(likes("Zij")), made())
+    assert "But after the model answers by position" in compare(reads, found, FEW).sentences()[0]
+    assert "position" not in compare(reads, reads, FEW).sentences()[0]
     assert "Every pair was asked in both orders" in notes
 
 
