@@ -229,3 +229,13 @@ def test_inlp_through_the_real_command(
     assert "weights changed" in done.stderr
     lm = load(ModelSettings(path=str(tmp_path / "run" / "model")))
     assert lm.model.config.tie_word_embeddings is False
+
+
+def test_the_same_text_gives_the_same_pieces_in_the_same_order() -> None:
+    text = ["Die Nachbarin näht.", "Der Nachbar kocht gern, oder?", "Sie näht und kocht nie."] * 5
+    one, other = (masked_tokenizer(text).get_vocab() for _ in range(2))
+    assert one == other
+    assert masked_tokenizer(text).tokenize("Sie näht.") == ["Sie", "näht", "."]
+    assert set(masked_tokenizer(text).all_special_tokens) == {
+        "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]",
+    }  # fmt: skip
