@@ -207,7 +207,8 @@ def _of_pairs(scores: Scores, rows: np.ndarray, ties: str) -> np.ndarray:
         "second": second,
         "balanced": (first + second) / 2,
         "effect": first - second,
-        "agreement": 100.0 * (won[0] == won[1]),
+        # Two ties choose no sentence, so they agree on none.
+        "agreement": 100.0 * ((won[0] == won[1]) & (won[0] != 0)),
         "place 1": 100.0 * ((won[0] > 0) & (won[1] < 0)),
         "place 2": 100.0 * ((won[0] < 0) & (won[1] > 0)),
     }

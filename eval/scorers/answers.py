@@ -72,7 +72,7 @@ class AnswerStore:
                     ]
                     for number, answers in stored.items()
                 }
-            except (OSError, ValueError, TypeError, AttributeError):
+            except (ValueError, TypeError, AttributeError):
                 path.unlink(missing_ok=True)
         return found
 

@@ -285,7 +285,9 @@ def answers(
     ]
     if settings.answer == "log_probs":
         by_place = speaker.log_probs(asks, wording.options, report=report)
-        facts: dict[str, Any] = {"option_mass": float(np.nanmean(np.exp(by_place).sum(axis=1)))}
+        # Where no option is among the listed tokens, next to nothing is on them.
+        mass = np.nan_to_num(np.exp(by_place)).sum(axis=1).mean()
+        facts: dict[str, Any] = {"option_mass": float(mass)}
     else:
         said = [of[0] for of in speaker.write(asks, tokens=TOKENS, report=report)]
         chosen = [wording.read(answer) for answer in said]

@@ -92,11 +92,12 @@ def train(context: Context) -> Trained:
         strength=settings.strength,
         floor=settings.floor,
     )
-    moved = _tried(lm, rule, (context.valid or context.train)[:TRIED])
+    tried = (context.valid or context.train)[:TRIED]
+    moved = _tried(lm, rule, tried)
     wrapped = rule.around(lm)
     total = sum(weight.numel() for weight in lm.model.parameters())
     context.say(
-        f"{context.settings.name}: {rule}; 0 of {total:,} weights changed; on {TRIED} texts "
+        f"{context.settings.name}: {rule}; 0 of {total:,} weights changed; on {len(tried)} texts "
         f"of the corpus, logits change by up to {moved:.2g} nats"
     )
     return Trained(

@@ -129,11 +129,12 @@ def test_what_is_written_is_greedy_or_drawn_with_a_seed_of_its_own(speaker: Make
         said = asking.write(ASKS[:2], tokens=3, samples=5, greedy=False, seed=1)
         assert [len(draws) for draws in said] == [5, 5]
         drawn = server.bodies[2:]
-        assert {body["temperature"] for body in drawn} == {0.7}
+        assert {body["temperature"] for body in drawn} == {asking.temperature} == {0.7}
         seeds = {body["seed"] for body in drawn}
         assert len(seeds) == 10
         assert all(0 <= seed < 2**31 for seed in seeds)
         asking.write(ASKS[:2], tokens=3, samples=5, greedy=False, seed=2)
+        assert server.count == 22
         assert not seeds & {body["seed"] for body in server.bodies[12:]}
 
 

@@ -85,6 +85,11 @@ class RemoteSpeaker:
         self._counted = dict.fromkeys(("answers", "calls", "filtered", "bounded", "unlisted"), 0)
 
     @property
+    def temperature(self) -> float | None:
+        """Of drawn answers; None: the server's own, which we don't know."""
+        return self.settings.temperature
+
+    @property
     def facts(self) -> dict[str, Any]:
         """How the answers were come by, for a result's metadata; no key and no prompt in it.
 
