@@ -138,7 +138,10 @@ def divergence(grid: Grid, draws: int, rng: np.random.Generator) -> pd.DataFrame
                 else np.nan,
             }
         )
-    return pd.DataFrame(rows, columns=list(DIVERGENCE_COLUMNS))
+    table = pd.DataFrame(rows, columns=list(DIVERGENCE_COLUMNS))
+    # Where a category has no word there is nothing to test.
+    table.loc[table["value"].isna(), ["expected", "expected_high", "p", "p_markers"]] = np.nan
+    return table
 
 
 def jsd(first: np.ndarray, second: np.ndarray) -> float:
