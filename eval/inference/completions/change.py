@@ -22,7 +22,6 @@ from eval.inference.completions.study import (
     family,
     interval,
     judged_by,
-    records,
     said,
     study,
     tested,
@@ -30,6 +29,7 @@ from eval.inference.completions.study import (
 from eval.inference.resampling import stream
 from eval.inference.sentences import format_p, signed
 from eval.inference.settings import InferenceSettings, check
+from eval.plain import records
 
 CHANGE_COLUMNS = {
     "measure": "a judge's column",

@@ -81,15 +81,7 @@ def _draw(axes: Any, panel: Panel) -> None:
 
 def _legend(level: str) -> list[Line2D]:
     return [
-        Line2D(
-            [],
-            [],
-            marker="o",
-            color=style.BEFORE,
-            markerfacecolor="white",
-            label=f"before, {level} interval",
-        ),
-        Line2D([], [], marker="o", color=style.AFTER, label=f"after, {level} interval"),
+        *style.before_after(level),
         Line2D([], [], color=style.INK, linewidth=1.1, label="change shown"),
         Line2D([], [], color=style.FAINT, linestyle=(0, (1, 2)), label="change not shown"),
     ]

@@ -95,15 +95,7 @@ def _limits(rows: list[dict[Any, Any]]) -> tuple[float, float]:
 
 def _legend(level: str) -> list[Line2D]:
     return [
-        Line2D(
-            [],
-            [],
-            marker="o",
-            color=style.BEFORE,
-            markerfacecolor="white",
-            label=f"before, {level} interval",
-        ),
-        Line2D([], [], marker="o", color=style.AFTER, label=f"after, {level} interval"),
+        *style.before_after(level),
         Line2D(
             [], [], color=style.INK, linestyle=style.DASHED, linewidth=1, label="50: no preference"
         ),

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from eval.inference import plain_verdict
 
@@ -147,6 +148,21 @@ def _settle(figure: Figure) -> None:
         for _ in range(2):
             figure.draw_without_rendering()
     figure.set_layout_engine("none")
+
+
+def before_after(level: str) -> list[Line2D]:
+    """A legend's marks of levels before and after, with intervals of so many per cent."""
+    return [
+        Line2D(
+            [],
+            [],
+            marker="o",
+            color=BEFORE,
+            markerfacecolor="white",
+            label=f"before, {level} interval",
+        ),
+        Line2D([], [], marker="o", color=AFTER, label=f"after, {level} interval"),
+    ]
 
 
 def legend(figure: Figure, handles: Sequence[Any]) -> None:
