@@ -87,19 +87,6 @@ def by_model(tables: dict[str, Scores]) -> dict[str, dict[str, Scores]]:
     return models
 
 
-def differing_sentences(scores: Scores, pairs: pd.DataFrame) -> list[str]:
-    """The indices whose prompt holds other sentences than the pairs file has in that row.
-
-    `pairs`: with the columns `id`, `sent_more` and `sent_less`; rows are joined by the index.
-    """
-    own = scores.table.set_index(PUBLISHED_ID)[["sent_more", "sent_less"]]
-    theirs = pairs.assign(id=pairs["id"].astype(str)).set_index("id")[["sent_more", "sent_less"]]
-    theirs = theirs.apply(lambda column: column.str.strip())
-    both = own.index[own.index.isin(theirs.index)]
-    unlike = (own.loc[both] != theirs.loc[both]).any(axis=1)
-    return both[unlike.to_numpy()].tolist()
-
-
 def _scores(path: Path, rows: pd.DataFrame, column: str, found: re.Match[str]) -> Scores:
     answers = rows[column].str.strip()
     wrong = answers.index[~answers.isin(["1", "2"])]

@@ -15,7 +15,7 @@ from eval.metrics import measure
 from eval.pairs import Pairs, benchmark_hash, build
 from eval.rules import ScoreSettings
 from eval.scorers import prompted, score, wordings
-from eval.scores import FIRST, ORDER, PAIR_OF, SECOND, Scores
+from eval.scores import FIRST, ORDER, PAIR_OF, PUBLISHED_ID, SECOND, Scores
 from eval.speakers import Ask
 from eval.speakers.local import LocalSpeaker
 from tests.eval.test_speakers import speaker
@@ -351,9 +351,19 @@ def test_rows_are_joined_by_index_where_the_prompts_differ(reference: Path) -> N
             encoding="mac_roman",
         )
     )
-    unlike = answers.differing_sentences(tables["answer_geitje"], pairs.table)
+    unlike = differing_sentences(tables["answer_geitje"], pairs.table)
     assert 100 < len(unlike) < 200
     assert len({one.meta["benchmark_hash"] for one in tables.values()}) == 1
+
+
+def differing_sentences(found: Scores, pairs: pd.DataFrame) -> list[str]:
+    """The indices whose prompt holds other sentences than the pairs file has in that row."""
+    own = found.table.set_index(PUBLISHED_ID)[["sent_more", "sent_less"]]
+    theirs = pairs.assign(id=pairs["id"].astype(str)).set_index("id")[["sent_more", "sent_less"]]
+    theirs = theirs.apply(lambda column: column.str.strip())
+    both = own.index[own.index.isin(theirs.index)]
+    unlike = (own.loc[both] != theirs.loc[both]).any(axis=1)
+    return both[unlike.to_numpy()].tolist()
 
 
 def test_persona_effects_are_paired(reference: Path) -> None:
